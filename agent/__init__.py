@@ -1,0 +1,1 @@
+"""The per-node agent: a pure engine, and the thin shells around it that touch the world."""

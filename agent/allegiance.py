@@ -1,0 +1,191 @@
+"""Whom an agent follows: the leader of the record, to whom it reports; or itself, and then it leads.
+
+Everybody finds the leader by the same rule: the first member of the record that lives and has not withdrawn, those who
+have finished coming last. A follower keeps one link, to the leader, and watches it; a leader watches all members.
+When the leader dies or steps back, the rule gives the next one, and the others dial it.
+
+A newcomer is in nobody's record yet. It follows the leader as well, and where nobody in the record can lead any more
+it takes over.
+"""
+
+from __future__ import annotations
+
+from softrun.agent import effects as do
+from softrun.agent import rendezvous
+from softrun.agent.effects import Effect
+from softrun.agent.leadership import Leadership
+from softrun.agent.liveness import Liveness
+from softrun.agent.model import Beat, Hello, Member, Message, Phase, Report, Round
+from softrun.agent.rendezvous import Fate, Waits
+
+
+class Allegiance:
+    def __init__(self, node: str, interval_s: float, tolerance_s: float, waits: Waits, now: float) -> None:
+        self._node = node
+        self._interval_s = interval_s
+        self._tolerance_s = tolerance_s
+        self._now = now
+        self._liveness = Liveness(interval_s, tolerance_s, now)
+        self.leadership = Leadership(node, self._liveness, waits, interval_s)
+        self._following: str | None = None
+        self._link_up = False
+        self._redial_at: float | None = None
+        self._said: Report | None = None
+        self._beat_at = now
+        # The leader's count in the store, when it was first answered, and when last.
+        self._leader_beat: tuple[int, float, float] | None = None
+
+    # --- what is seen
+
+    def look(self, now: float) -> bool:
+        """Call before anything else at every observation. Was this agent itself away since the last?"""
+        self._now = now
+        return self._liveness.look(now)
+
+    def adopt(self, round_: Round) -> list[Effect]:
+        """The record has changed."""
+        if not self.leadership.proposed(round_):
+            self._liveness.vouch()
+            if self._following is not None:
+                self._liveness.watch(self._following, self._now)
+        self._leader_beat = None  # somebody wrote this: whether they live is a new question
+        return self.leadership.adopt(round_)
+
+    def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
+        self._liveness.heard(node, self._now)
+        report = message.report if isinstance(message, Hello) else message
+        if isinstance(report, Report) and report.member.node == node:
+            self.leadership.hear(report)
+        return [do.Say(node, own)] if isinstance(message, Hello) else []
+
+    def link_up(self, node: str, own: Report) -> list[Effect]:
+        if node != self._following:
+            return []
+        self._link_up, self._redial_at, self._leader_beat = True, None, None
+        return [do.Say(node, Hello(own))]
+
+    def link_down(self, node: str, gone: bool) -> None:
+        if gone:
+            self._liveness.bury(node)
+            self.leadership.bury(node)
+        if node == self._following:
+            self._link_up = False
+            self._redial_at = self._now + self._interval_s / 4
+
+    def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
+        if self._leader_beat is not None and count == self._leader_beat[0]:
+            self._leader_beat = (count, self._leader_beat[1], self._now)
+            return
+        self._leader_beat = (count, self._now, self._now)
+        if record is not None and self.leader(record, own) is None:
+            # Somebody leads, whom this agent took for dead: try to reach the members once more.
+            self._liveness.vouch()
+
+    # --- who leads
+
+    def leader(self, record: Round | None, own: Report) -> Member | None:
+        """The first member that lives and has not withdrawn; those who have finished come last."""
+        if record is None or record.phase is Phase.CLOSED:
+            return None
+        finished = None
+        for member in record.members:
+            match self._fate(member, own):
+                case Fate.STAYS | Fate.UNHEARD:
+                    return member
+                case Fate.DONE if finished is None and not self._liveness.dead(member.node, self._now):
+                    finished = member
+                case _:
+                    pass
+        return finished
+
+    def _fate(self, member: Member, own: Report) -> Fate:
+        if member.node == self._node:
+            return rendezvous.fate(member, own, dead=False)
+        report = self.leadership.reports.get(member.node)
+        return rendezvous.fate(member, report, self._liveness.dead(member.node, self._now))
+
+    # --- what is done
+
+    def deadlines(self) -> list[float | None]:
+        """When something must be done without any news."""
+        return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
+
+    def advance(self, record: Round | None, own: Report, seeks: bool) -> list[Effect]:
+        """Do what follows from what was seen. `seeks`: this agent has no world, and would take over."""
+        effects = self._tell(own)
+        leader = self.leader(record, own)
+        effects += self._follow(leader)
+        if record is not None and leader is not None and leader.node == self._node:
+            effects += self.leadership.lead(record, self._now)
+        else:
+            self.leadership.stand_down()
+            if record is not None and record.phase is not Phase.CLOSED and seeks:
+                effects += self._take_over(record, leader, own)
+        return effects + self._beat(reads=record is not None and seeks)
+
+    def propose(self, round_: Round) -> list[Effect]:
+        return self.leadership.propose(round_, self._now)
+
+    def take_leave(self, own: Report) -> list[Effect]:
+        """The last words."""
+        effects = self._tell(own)
+        return [*effects, do.HangUp(self._following)] if self._following is not None else effects
+
+    def _tell(self, own: Report) -> list[Effect]:
+        if own is self._said:
+            return []
+        self._said = own
+        self.leadership.hear(own)
+        to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
+        return [*to_leader, do.Say(None, own)]
+
+    def _follow(self, leader: Member | None) -> list[Effect]:
+        target = leader if leader is not None and leader.node != self._node else None
+        if (target.node if target is not None else None) != self._following:
+            effects: list[Effect] = [do.HangUp(self._following)] if self._following is not None else []
+            self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
+            self._liveness.release(self._now)
+            if target is not None:
+                self._liveness.watch(target.node, self._now)
+                effects.append(do.Dial(target))
+            return effects
+        if target is not None and self._redial_at is not None and self._now >= self._redial_at:
+            self._redial_at = None
+            return [do.Dial(target)]
+        return []
+
+    def _take_over(self, record: Round, leader: Member | None, own: Report) -> list[Effect]:
+        # A newcomer need not try one dead member after the other.
+        stranger = record.member(*own.member.life) is None and not self._link_up
+        if not (leader is None or stranger) or not self._abandoned(record, own):
+            return []
+        fates = {m.node: self._fate(m, own) for m in record.members}
+        if record.finishing or Fate.DONE in fates.values():
+            # "Finished work is never run again": what others have begun to finish is over when they are gone.
+            return self.propose(rendezvous.close(record, ""))
+        silent = sorted(node for node, fate in fates.items() if fate in (Fate.LOST, Fate.UNHEARD))
+        return self.propose(rendezvous.take_over(record, own.member, tuple(silent)))
+
+    def _abandoned(self, record: Round, own: Report) -> bool:
+        """Is it certain that nobody who is in the record can lead?
+
+        A newcomer that cannot reach the members may have a fault of its own, so its links prove nothing to it
+        unless they stood before; else the leader's beat in the store must have stopped, for as long as answers came.
+        """
+        certain = (Fate.WITHDRAWN, Fate.DONE)
+        if all(self._liveness.gone(m.node) or self._fate(m, own) in certain for m in record.members):
+            return True
+        if self._leader_beat is None:
+            return False
+        _, since, until = self._leader_beat
+        return until - since >= 2 * self._tolerance_s
+
+    def _beat(self, reads: bool) -> list[Effect]:
+        if self._now < self._beat_at:
+            return []
+        self._beat_at = self._now + self._interval_s
+        if self.leadership.leading:
+            return self.leadership.beat()
+        if self._following is not None and self._link_up:
+            return [do.Say(self._following, Beat())]
+        return [do.ReadLeaderBeat()] if reads else []

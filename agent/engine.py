@@ -1,0 +1,564 @@
+"""The engine: everything an agent decides, and nothing that it does.
+
+    observe(observation, now) -> effects
+
+It is pure: it never sleeps, logs, reads a clock, opens a file or draws a random number, and it never blocks. All
+deadlines live here; `deadline()` says when it wants a `Tick`. The driver carries the effects out in the order given.
+
+An agent is in one stage at a time:
+
+    WAITING ──sealed with me──▶ WORKING ──all workers exit 0──▶ FINISHED ──closed──▶ ENDED
+       ▲  ▲                      │  │                                                  ▲
+       │  └─ open, or without me ┘  │ hard: the world changed; both: a worker failed   │
+       └──────── RESTARTING ◀───────┘                                                  │
+    any ──signal, restarts spent, store lost, join timeout──▶ LEAVING ──workers gone───┘
+
+What happens in each stage on each observation stands in the `match` statements below, the empty cells included.
+Beside its stage an agent follows a leader, or is it: `softrun.agent.allegiance`. Its workers are its crew:
+`softrun.agent.crew`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from softrun.agent import effects as do
+from softrun.agent import observations as saw
+from softrun.agent import ranks, rendezvous
+from softrun.agent.allegiance import Allegiance
+from softrun.agent.crew import SIGKILL, Crew
+from softrun.agent.effects import Effect, Outcome, Result
+from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import Waits
+from softrun.policies import Response, RestartPolicyStrategy, Trigger
+from softrun.runtime.events import WorldChangeEvent
+
+SIGTERM = 15
+_ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What an agent was started with; times in seconds."""
+
+    job: JobSettings
+    node: str
+    host: str
+    port: int
+    role: str
+    local_world_size: int
+    max_restarts: int
+    beat_interval_s: float = 1.0
+    beat_tolerance_s: float = 5.0
+    join_timeout_s: float = 600.0
+    last_call_s: float = 0.3
+    broken_s: float = 0.5
+    verdict_s: float = 0.5  # a worker's failure waits so long for the death of a peer that excuses it
+    grace_s: float = 30.0
+    exit_barrier_s: float = 300.0
+    close_timeout_s: float = 30.0
+    store_timeout_s: float = 60.0  # a store that does not answer for so long is lost
+
+
+class Stage(Enum):
+    WAITING = "WAITING"  # for a world; workers are absent, or paused
+    WORKING = "WORKING"
+    RESTARTING = "RESTARTING"  # the workers are being stopped, to be started again
+    FINISHED = "FINISHED"  # all workers have exited 0; waits for the others
+    LEAVING = "LEAVING"  # the workers are being stopped for good
+    ENDED = "ENDED"
+
+
+class Engine:
+    def __init__(self, config: EngineConfig, policy: RestartPolicyStrategy, now: float) -> None:
+        self._config = config
+        self._policy = policy
+        self._now = now
+        self._effects: list[Effect] = []
+
+        self.stage = Stage.WAITING
+        self._since = now  # of the stage
+        self._open_since = now  # since when there has been no world
+        self.record: Round | None = None
+        self.incarnation = 1
+        self._standing = Standing.READY
+        self._reason = ""
+        self._broken_round = 0
+        self._crew = Crew(config.local_world_size, config.grace_s)
+        self._restarts_left = config.max_restarts
+        self._restart_count = 0
+
+        self._failures: list[do.Failure] = []
+        self._charged = False  # does the restart under way answer a failure of our own?
+        self._loss_at: float | None = None  # when a peer was lost last
+        self._result: Result | None = None
+        self._hurry = False  # end as soon as the workers are gone, whoever may still need this agent
+        self._hosts_store = False
+        self._store_empty = False
+        self._store_asked_at: float | None = None  # since when the store owes an answer
+        self._lingers = False  # for those who need the store that this agent hosts
+
+        # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
+        explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
+        waits = Waits(last_call_s=config.last_call_s, broken_s=0.0 if explained else config.broken_s)
+        self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
+        self._last_report: Report | None = None
+
+    # --- the interface
+
+    def observe(self, seen: saw.Observation, now: float) -> list[Effect]:
+        """Take one observation in; returns what to do about it, in order."""
+        if self.stage is Stage.ENDED:
+            return []
+        self._now = now
+        self._effects = []
+        if self._allegiance.look(now) and self._store_asked_at is not None:
+            self._store_asked_at = now  # the answer may have come while this agent was away
+        self._take_in(seen)
+        self._advance()
+        if self._store_asked_at is None and any(isinstance(effect, _ASKS_THE_STORE) for effect in self._effects):
+            self._store_asked_at = now
+        return self._effects
+
+    def deadline(self) -> float | None:
+        """When to observe a Tick if nothing else happens first; None once this agent has ended."""
+        if self.stage is Stage.ENDED:
+            return None
+        wanted = [
+            *self._allegiance.deadlines(),
+            self._crew.deadline(),
+            self._stage_deadline(),
+            self._store_silent_at(),
+        ]
+        # What is overdue was looked at just now, and waits for something else.
+        return min(at for at in wanted if at is not None and at > self._now)
+
+    # --- observations
+
+    def _take_in(self, seen: saw.Observation) -> None:
+        match seen:
+            case saw.StoreReady(hosted):
+                self._hosts_store = hosted
+            case saw.RecordSeen(None):
+                self._store_asked_at = None
+                self._store_empty = True
+            case saw.RecordSeen(Round() as round_):
+                self._store_asked_at = None
+                if self.record is None or round_.version > self.record.version:
+                    self._adopt(round_)
+            case saw.StoreLost(reason):
+                self._store_lost(reason)
+            case saw.LeaderBeatSeen(count):
+                self._store_asked_at = None
+                self._allegiance.leader_beats(count, self.record, self._report())
+            case saw.LinkUp(node):
+                self._effects += self._allegiance.link_up(node, self._report())
+            case saw.LinkDown(node, gone):
+                self._link_down(node, gone)
+            case saw.Heard(node, message):
+                self._effects += self._allegiance.hear(node, message, self._report())
+            case saw.WorkerStoreOpened(port):
+                self._allegiance.leadership.lend(Address(self._config.host, port))
+            case saw.WorkerExited(local_rank, launch, exitcode):
+                self._worker_exited(local_rank, launch, exitcode)
+            case saw.WorkerSaid(_, _, broken_round):
+                told = self._crew.told
+                if told is not None and broken_round == told.number:
+                    self._broken_round = broken_round
+            case saw.Signalled(signum):
+                self._signalled(signum)
+            case saw.Tick():
+                pass
+
+    def _adopt(self, round_: Round) -> None:
+        before, self.record = self.record, round_
+        if round_.settings != self._config.job:
+            self._leave(Result(Outcome.USAGE, _other_job(round_.settings, self._config.job)))
+            return
+        if before is None and round_.phase is Phase.CLOSED:
+            self._leave(Result(Outcome.RENDEZVOUS_FAILED, "this job is over already: choose another --rdzv_id"))
+            return
+        self._effects += self._allegiance.adopt(round_)
+        if set(round_.lost) & self._peers():
+            self._loss_at = self._now
+        placed_before = before is not None and before.member(self._config.node, self.incarnation) is not None
+        placed = round_.member(self._config.node, self.incarnation) is not None
+        if before is None or before.phase is not round_.phase:
+            self._open_since = self._now
+        if round_.phase is Phase.CLOSED:
+            self._closed(round_)
+        elif placed_before and not placed and self._standing is Standing.READY:
+            self._evicted()
+        elif placed and round_.phase is Phase.SEALED:
+            self._sealed(round_)
+        elif placed and round_.phase is Phase.OPEN:
+            self._fell_short()
+
+    def _sealed(self, round_: Round) -> None:
+        match self.stage:
+            case Stage.WAITING:
+                self._meet(round_)
+            case Stage.WORKING:
+                told = self._crew.told
+                if told is None:
+                    raise AssertionError("works in a world that it was never told of")
+                if told.number != round_.number:
+                    self._meet(round_)
+            case Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
+                pass  # the record is looked at again when the workers are gone
+
+    def _meet(self, round_: Round) -> None:
+        """A world is sealed with this node in it: bring its workers there."""
+        if round_.number <= self._broken_round:
+            return  # its workers failed there: only the next world is of use
+        told = self._crew.told
+        if told is not None and self._respond(_trigger(told, round_)) is Response.STOP_MEET_START:
+            self._restart(charged=False)
+            return
+        self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restart_count)
+        self._stage(Stage.WORKING)
+        self._note(_describe(round_))
+
+    def _fell_short(self) -> None:
+        match self.stage:
+            case Stage.WORKING:
+                self._halt()
+                self._note("too few nodes are left: waiting for others", warning=True)
+            case Stage.WAITING | Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
+                pass
+
+    def _evicted(self) -> None:
+        """The others took this node for dead. It comes back as a newcomer."""
+        self._note("the others went on without this node, which they took for dead: it joins again", warning=True)
+        self.incarnation += 1
+        match self.stage:
+            case Stage.WORKING:
+                self._halt()
+            case Stage.WAITING | Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
+                pass
+
+    def _halt(self) -> None:
+        """This world is over and there is no other yet."""
+        if self._respond(Trigger.SCALE_DOWN) is Response.STOP_MEET_START:
+            self._restart(charged=False)
+        else:
+            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN)
+            self._stage(Stage.WAITING)
+
+    def _closed(self, round_: Round) -> None:
+        match self.stage:
+            case Stage.FINISHED:
+                self._end(Result(Outcome.SUCCEEDED))
+            case Stage.WAITING | Stage.WORKING | Stage.RESTARTING if round_.outcome:
+                self._leave(Result(Outcome.JOB_FAILED, round_.outcome, tuple(self._failures)))
+            case Stage.RESTARTING if self._charged:
+                self._leave(self._workers_failed())
+            case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
+                self._leave(Result(Outcome.SUCCEEDED, "the job finished without this node"))
+            case Stage.LEAVING:
+                pass  # ends when the workers are gone
+
+    def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
+        failure = self._crew.exited(local_rank, launch, exitcode)
+        match self.stage:
+            case Stage.WAITING | Stage.WORKING:
+                if failure is not None:
+                    self._worker_failed(failure)
+                elif self._crew.finished():
+                    self._finish()
+            case Stage.RESTARTING | Stage.LEAVING:
+                pass  # they were asked to end; `_advance` looks whether all have
+            case Stage.FINISHED:
+                pass  # one that was given up long ago
+
+    def _worker_failed(self, failure: do.Failure) -> None:
+        self._failures.append(failure)
+        self._note(f"worker of rank {failure.rank} {describe_exit(failure.exitcode)}", warning=True)
+        if self.record is not None and self.record.finishing:
+            self._spent()  # a restarted worker would be a newcomer, and nobody new is admitted any more
+            return
+        response = self._respond(Trigger.WORKER_FAILURE)
+        match response:
+            case Response.STOP_MEET_START:
+                # This node keeps its place, and everybody meets once: in the world that follows the broken one.
+                self._break_world()
+                self._restart(charged=True)
+            case Response.WITHDRAW_AND_RETURN:
+                self._restart(charged=True, withdraw=True)
+            case Response.REPLACE_WORKER:
+                if self._crew.restarts_of(failure.local_rank) >= self._config.max_restarts:
+                    self._spent()
+                else:
+                    self._crew.replace(failure.local_rank)
+            case Response.RECORD_FAILURE:
+                if not self._crew.workers():
+                    self._spent()
+                elif self._crew.finished():
+                    self._finish()
+            case _:
+                raise AssertionError(f"a policy answered a worker's failure with {response}")
+
+    def _signalled(self, signum: int) -> None:
+        match self.stage:
+            case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
+                self._leave(Result(Outcome.SIGNALLED, signum=signum), signum)
+            case Stage.FINISHED:
+                self._leave(Result(Outcome.SUCCEEDED))
+            case Stage.LEAVING:
+                self._hurry = True
+                self._effects += self._crew.stop(SIGKILL, self._now)
+
+    def _store_lost(self, reason: str) -> None:
+        match self.stage:
+            case Stage.FINISHED:
+                self._end(Result(Outcome.SUCCEEDED))  # nothing is left to agree on
+            case Stage.LEAVING:
+                self._hurry = True
+            case _:
+                self._hurry = True
+                self._leave(Result(Outcome.STORE_LOST, reason))
+
+    def _link_down(self, node: str, gone: bool) -> None:
+        self._allegiance.link_down(node, gone)
+        if gone and node in self._peers():
+            self._loss_at = self._now
+
+    # --- stages
+
+    def _stage(self, stage: Stage) -> None:
+        self.stage = stage
+        self._since = self._open_since = self._now
+
+    def _restart(self, charged: bool, withdraw: bool = False) -> None:
+        self._charged = charged
+        if withdraw:
+            self._standing = Standing.AWAY  # peers see a scale-down at once, not when this node is back
+        self._stage(Stage.RESTARTING)
+        self._effects += self._crew.stop(SIGTERM, self._now, rewinding=not withdraw)
+
+    def _break_world(self) -> None:
+        """Ask for another world than the one that the workers are in."""
+        if self._crew.told is None:
+            raise AssertionError("a worker was in no world")
+        self._broken_round = self._crew.told.number
+
+    def _finish(self) -> None:
+        self._standing = Standing.FINISHED
+        self._stage(Stage.FINISHED)
+        self._note("all workers of this node have finished")
+
+    def _spent(self) -> None:
+        """A worker has failed for good."""
+        result = self._workers_failed()
+        response = self._respond(Trigger.RESTARTS_SPENT)
+        self._leave(result)
+        if response is Response.END_JOB:
+            last = self._failures[-1]
+            self._standing = Standing.FAILED
+            self._reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
+
+    def _workers_failed(self) -> Result:
+        """With the failures of the last incarnation: those before it were answered by a restart."""
+        return Result(Outcome.WORKERS_FAILED, failures=tuple(self._failures))
+
+    def _leave(self, result: Result, signum: int = SIGTERM) -> None:
+        self._result = result
+        self._standing = Standing.LEFT
+        self._stage(Stage.LEAVING)
+        self._effects += self._crew.stop(signum, self._now)
+
+    def _end(self, result: Result) -> None:
+        if self._crew.living():
+            raise AssertionError("ended with workers alive")
+        self._effects += self._allegiance.take_leave(self._report())
+        self._effects.append(
+            do.End(Result(result.outcome, result.reason, result.failures, result.signum, self._crew.ranks()))
+        )
+        self.stage = Stage.ENDED
+
+    def _stage_deadline(self) -> float | None:
+        config = self._config
+        match self.stage:
+            case Stage.WAITING if self.record is None or self.record.phase is Phase.OPEN:
+                return self._open_since + config.join_timeout_s
+            case Stage.RESTARTING if not self._crew.living():
+                return self._verdict_at()
+            case Stage.FINISHED:
+                return self._since + config.exit_barrier_s
+            case Stage.LEAVING if self._standing is Standing.FAILED:
+                return self._since + config.close_timeout_s
+            case _:
+                return None
+
+    def _store_silent_at(self) -> float | None:
+        return None if self._store_asked_at is None else self._store_asked_at + self._config.store_timeout_s
+
+    def _verdict_at(self) -> float:
+        told = self._crew.told
+        has_peers = told is not None and len(told.members) > 1
+        return self._since + (self._config.verdict_s if self._charged and has_peers else 0.0)
+
+    # --- what follows without any news
+
+    def _advance(self) -> None:
+        silent_at = self._store_silent_at()
+        if silent_at is not None and self._now >= silent_at:
+            self._store_asked_at = None
+            self._store_lost(
+                f"the store has not answered for {self._config.store_timeout_s:g} s: look at the host that has it; "
+                "read_timeout in --rdzv_conf is how long to wait"
+            )
+        self._effects += self._crew.tick(self._now)
+        before = None
+        while before is not self.stage:
+            before = self.stage
+            self._advance_stage()
+        if self.stage is Stage.ENDED:
+            return
+        self._effects += self._allegiance.advance(self.record, self._report(), seeks=self.stage is Stage.WAITING)
+
+    def _advance_stage(self) -> None:
+        match self.stage:
+            case Stage.WAITING:
+                self._wait()
+            case Stage.RESTARTING if not self._crew.living():
+                if not self._charged:
+                    self._restarted()
+                elif self._excused():
+                    self._restart_count += 1
+                    self._restarted()
+                elif self._now >= self._verdict_at():
+                    self._charge()
+            case Stage.FINISHED:
+                due = self._stage_deadline()
+                if self._leader() is None or (due is not None and self._now >= due):
+                    self._end(Result(Outcome.SUCCEEDED))
+            case Stage.LEAVING if not self._crew.living():
+                self._depart()
+            case Stage.WORKING | Stage.RESTARTING | Stage.LEAVING | Stage.ENDED:
+                pass
+
+    def _peers(self) -> set[str]:
+        """The nodes of the world that the workers were told of last."""
+        return {m.node for m in self._crew.told.members} if self._crew.told is not None else set()
+
+    def _excused(self) -> bool:
+        """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause."""
+        return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
+
+    def _wait(self) -> None:
+        if self.record is None and self._store_empty:
+            self._effects += self._allegiance.propose(rendezvous.found(self._me(), self._config.job))
+        due = self._stage_deadline()
+        if due is not None and self._now >= due:
+            job = self._config.job
+            self._leave(
+                Result(
+                    Outcome.RENDEZVOUS_FAILED,
+                    f"fewer than {job.min_nodes} nodes came within {self._config.join_timeout_s:g} s: start more of "
+                    "them, lower --nnodes, or raise join_timeout in --rdzv_conf",
+                )
+            )
+
+    def _charge(self) -> None:
+        """The workers are stopped, because one of them has failed, and nothing else explains it."""
+        # Only a failure of this node's own costs a restart: "decrease max_restarts" (RFC, option 1).
+        if self._restarts_left == 0 or (self.record is not None and self.record.finishing):
+            self._spent()
+            return
+        self._restarts_left -= 1
+        self._restart_count += 1
+        self._restarted()
+
+    def _restarted(self) -> None:
+        """The workers are stopped: begin anew."""
+        self._failures.clear()
+        if self._standing is Standing.AWAY:
+            self.incarnation += 1
+            self._crew.renew()
+            self._standing = Standing.READY
+        else:
+            self._crew.rewind()
+        self._stage(Stage.WAITING)
+        record = self.record
+        if record is None or record.phase is not Phase.SEALED:
+            return
+        if record.member(self._config.node, self.incarnation) is not None:
+            self._meet(record)
+
+    def _depart(self) -> None:
+        """The workers are gone. Does anybody still need this agent?"""
+        if self._result is None:
+            raise AssertionError("leaves without a result")
+        record = self.record
+        alone = record is None or record.phase is Phase.CLOSED or self._leader() is None
+        due = self._stage_deadline()
+        asked = self._standing is Standing.FAILED and due is not None and self._now < due
+        if self._hurry or alone or not (asked or self._hosts_store):
+            self._end(self._result)
+        elif not asked and not self._lingers:
+            self._lingers = True
+            self._note(
+                "this agent hosts the store: it stays for the other nodes until they are done; "
+                "another signal ends it, and the job with it",
+                warning=True,
+            )
+
+    # --- what this node says of itself
+
+    def _me(self) -> Member:
+        config = self._config
+        return Member(config.node, self.incarnation, config.host, config.port, config.role, self._crew.workers())
+
+    def _report(self) -> Report:
+        last = self._last_report
+        sequence = last.sequence if last is not None else 0
+        report = Report(self._me(), self._standing, self._crew.done(), self._broken_round, self._reason, sequence)
+        if report != last:
+            self._last_report = last = replace(report, sequence=sequence + 1)
+        return last
+
+    # --- small things
+
+    def _leader(self) -> Member | None:
+        return self._allegiance.leader(self.record, self._report())
+
+    def _respond(self, trigger: Trigger) -> Response:
+        return self._policy.respond(trigger)
+
+    def _note(self, text: str, warning: bool = False) -> None:
+        self._effects.append(do.Note(text, warning))
+
+
+def _trigger(told: Round, round_: Round) -> Trigger:
+    match ranks.change(told, round_):
+        case WorldChangeEvent.SCALE_DOWN:
+            return Trigger.SCALE_DOWN
+        case WorldChangeEvent.SCALE_UP:
+            return Trigger.SCALE_UP
+        case None:
+            return Trigger.WORLD_BROKEN
+
+
+def _describe(round_: Round) -> str:
+    workers = sum(len(m.workers) for m in round_.members)
+    lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
+    return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
+
+
+def describe_exit(exitcode: int) -> str:
+    return f"was ended by signal {-exitcode}" if exitcode < 0 else f"exited with code {exitcode}"
+
+
+def _other_job(theirs: JobSettings, ours: JobSettings) -> str:
+    def flags(settings: JobSettings) -> str:
+        return (
+            f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
+            f"--worker_failure {settings.worker_failure}"
+        )
+
+    return (
+        f"the job of this --rdzv_id runs with {flags(theirs)}, this agent was started with {flags(ours)}: "
+        "use the same flags, or another --rdzv_id"
+    )

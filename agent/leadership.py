@@ -1,0 +1,147 @@
+"""What an agent does while it leads: it gathers the reports, asks `rendezvous.decide`, and proposes.
+
+An agent that does not lead keeps the reports that reach it, for the day it does.
+"""
+
+from __future__ import annotations
+
+from softrun.agent import effects as do
+from softrun.agent import ranks, rendezvous
+from softrun.agent.effects import Effect
+from softrun.agent.liveness import Liveness
+from softrun.agent.model import Address, Beat, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import Patience, Waits
+
+
+class Leadership:
+    def __init__(self, node: str, liveness: Liveness, waits: Waits, retry_s: float) -> None:
+        self._node = node
+        self._liveness = liveness
+        self._waits = waits
+        self._retry_s = retry_s
+        self.reports: dict[str, Report] = {}
+        """The newest of every node heard, in the order in which the nodes (in their present lives) came."""
+        self.leading = False
+        self.again_at: float | None = None
+        """When `lead` must be asked again without any news."""
+        self.spare_store: Address | None = None
+        """A worker store that no world uses yet."""
+        self._store_asked = False
+        self._used_store: Address | None = None
+        self._patience = Patience()
+        self._proposed: tuple[Round, float] | None = None
+        self._reason = ""
+        self._news = True  # since the last decision
+
+    def hear(self, report: Report) -> bool:
+        """Keep a report. True where it is the first of this node's life."""
+        node = report.member.node
+        before = self.reports.get(node)
+        if before is not None and before.sequence > report.sequence:
+            return False  # it was overtaken on another link
+        fresh = before is None or before.member.life != report.member.life
+        if fresh:
+            self.reports.pop(node, None)
+        self.reports[node] = report
+        self._news = True
+        return fresh
+
+    def bury(self, node: str) -> None:
+        """Its process is gone. What a finished node has said stays true."""
+        report = self.reports.get(node)
+        if report is not None and report.standing is not Standing.FINISHED:
+            del self.reports[node]
+        self._news = True
+
+    def adopt(self, round_: Round) -> list[Effect]:
+        """The record has changed."""
+        effects: list[Effect] = []
+        proposed = self._proposed[0] if self._proposed is not None else None
+        self._patience = Patience()
+        self._proposed = None
+        self._news = True
+        for member in round_.members:
+            report = self.reports.get(member.node)
+            if report is not None and ranks.outdated(report.member, member):
+                del self.reports[member.node]  # the record knows better
+        if self._used_store is not None and (
+            round_.phase is not Phase.SEALED or round_.worker_store != self._used_store
+        ):
+            effects.append(do.CloseWorkerStore(self._used_store.port))
+            self._used_store = None
+        if self.spare_store is not None and round_.worker_store == self.spare_store:
+            self._used_store, self.spare_store = self.spare_store, None
+        elif (
+            self.spare_store is not None
+            and proposed is not None
+            and proposed.version < round_.version
+            and proposed.worker_store == self.spare_store
+        ):
+            # Nobody can tell whether a world that was over at once has used it.
+            effects.append(do.CloseWorkerStore(self.spare_store.port))
+            self.spare_store = None
+        return effects
+
+    def lead(self, round_: Round, now: float) -> list[Effect]:
+        """Do what a leader of `round_` must do now."""
+        if not self.leading:
+            self.leading = True
+            self._news = True
+            self._patience = Patience()
+        asked = self.again_at is not None and now >= self.again_at
+        if not (self._news or asked or self._liveness.due(now)):
+            return []  # most beats: nothing has changed
+        for member in round_.members:
+            if member.node != self._node:
+                self._liveness.watch(member.node, now)
+        if self.spare_store is None:
+            return self._ask_for_store()
+        if self._proposed is not None and now < self._proposed[1] + self._retry_s:
+            self.again_at = self._proposed[1] + self._retry_s
+            return []
+        self._news = False
+        # Members owe this agent a sign of life; of newcomers one must have come by itself, or they may be long gone.
+        dead = {m.node for m in round_.members if self._liveness.dead(m.node, now)}
+        dead |= {node for node in self.reports if node not in dead and self._liveness.silent(node, now)} - {
+            m.node for m in round_.members
+        }
+        dead.discard(self._node)
+        decision = rendezvous.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
+        self.again_at = decision.again_at
+        effects: list[Effect] = []
+        if decision.reason != self._reason:
+            self._reason = decision.reason
+            effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
+        if decision.proposal is not None:
+            effects += self.propose(decision.proposal, now)
+        return effects
+
+    def proposed(self, round_: Round) -> bool:
+        """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
+        return self._proposed is not None and self._proposed[0] == round_
+
+    def stand_down(self) -> None:
+        self.leading = False
+        self.again_at = None
+
+    def propose(self, round_: Round, now: float) -> list[Effect]:
+        """Propose, unless just that was proposed a moment ago and may still be on its way."""
+        if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
+            return []
+        self._proposed = (round_, now)
+        self.again_at = now + self._retry_s
+        return [do.Propose(round_)]
+
+    def beat(self) -> list[Effect]:
+        return [do.Say(None, Beat()), do.BeatAsLeader()]
+
+    def _ask_for_store(self) -> list[Effect]:
+        if self._store_asked:
+            return []
+        self._store_asked = True
+        return [do.OpenWorkerStore()]
+
+    def lend(self, store: Address) -> None:
+        """The spare store that was asked for is open."""
+        self.spare_store, self._store_asked = store, False
+        self._news = True

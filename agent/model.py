@@ -1,0 +1,115 @@
+"""The values of the agent: nodes, workers, rounds. All are frozen; they cross every boundary inside the agent.
+
+A **node** is one agent's place in the job. One life of a node is an **incarnation**: a node whose workers were started
+anew, or that was declared dead and came back, is a new incarnation and counts as a newcomer. A **member** is a node as
+the rendezvous sees it. A **round** is one agreed world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worker:
+    """One life of one worker process of a node."""
+
+    local_rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as the rendezvous sees it."""
+
+    node: str
+    incarnation: int
+    host: str  # that workers and agents on other nodes can reach
+    port: int  # where this agent listens for the links of others
+    role: str
+    workers: tuple[Worker, ...]  # in rank order
+
+    @property
+    def life(self) -> tuple[str, int]:
+        return (self.node, self.incarnation)
+
+
+class Standing(Enum):
+    """What a node wants of the job."""
+
+    READY = "READY"  # to be in the world
+    AWAY = "AWAY"  # to be left out for now: its workers are being restarted
+    FINISHED = "FINISHED"  # nothing more: all its workers have exited 0
+    LEFT = "LEFT"  # to be left out for good
+    FAILED = "FAILED"  # the job to end, because of its failure
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node says of itself, to its leader and, as the leader, to its followers. The newest one holds."""
+
+    member: Member
+    standing: Standing
+    done: tuple[int, ...] = ()  # local ranks that have exited 0: never part of a later world
+    broken_round: int = 0  # a world that one of its workers found broken; 0 is none
+    reason: str = ""  # of FAILED
+    sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Proof of life, when there is nothing else to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first report on a link that was dialled; it is answered with a report."""
+
+    report: Report
+
+
+Message = Report | Hello | Beat
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What every agent of a job must have been started with."""
+
+    min_nodes: int
+    max_nodes: int
+    restart_policy: str
+    worker_failure: str
+
+
+class Phase(Enum):
+    """Of a round."""
+
+    OPEN = "OPEN"  # too few members for a world; those who have workers keep them paused
+    SEALED = "SEALED"  # a world
+    CLOSED = "CLOSED"  # the job is over
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The one record that the agents share. It changes only by compare-and-swap from `version` to `version + 1`."""
+
+    version: int
+    number: int  # of the last world that was sealed; 0 before the first
+    phase: Phase
+    members: tuple[Member, ...]  # of the world in rank order; of an OPEN round: those who keep their place
+    settings: JobSettings
+    worker_store: Address | None = None  # of the world, hosted by the agent that sealed it
+    lost: tuple[str, ...] = ()  # nodes judged dead by the step that made this version
+    finishing: bool = False  # somebody has finished: nobody new is admitted
+    outcome: str = ""  # of CLOSED: empty after success, else why the job failed
+
+    def member(self, node: str, incarnation: int) -> Member | None:
+        """This life of the node, if it is part of this round."""
+        return next((m for m in self.members if m.life == (node, incarnation)), None)

@@ -1,0 +1,111 @@
+"""What goes into the engine. The shells make these; the engine never asks the world anything itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softrun.agent.model import Message, Round
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReady:
+    """The store answers. `hosted`: it lives inside this agent and ends with it."""
+
+    hosted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSeen:
+    """The record in the store; None where there is none yet. Sent once at the start and at every change."""
+
+    round: Round | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderBeatSeen:
+    """The count of the leader's beats in the store, in answer to ReadLeaderBeat and BeatAsLeader."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """The store will not answer any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The link that was dialled stands."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A link to or from this node is no more. `gone`: its process certainly is no more either."""
+
+    node: str
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A node said something, on a link in either direction."""
+
+    node: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStoreOpened:
+    """The worker store that was asked for listens on this port."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker process ended; negative codes are signals, as in subprocess."""
+
+    local_rank: int
+    launch: int
+    exitcode: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSaid:
+    """A worker's status changed (`softrun.runtime.events.WorkerStatus`)."""
+
+    local_rank: int
+    launch: int
+    broken_round: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """This agent received a signal that it handles."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline of the engine has come."""
+
+
+Observation = (
+    StoreReady
+    | RecordSeen
+    | LeaderBeatSeen
+    | StoreLost
+    | LinkUp
+    | LinkDown
+    | Heard
+    | WorkerStoreOpened
+    | WorkerExited
+    | WorkerSaid
+    | Signalled
+    | Tick
+)

@@ -1,0 +1,191 @@
+"""One worker process: a program, or a function in a Python of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from softrun.agent.elastic import (
+    NumaOptions,
+    bind_to_numa,
+    get_subprocess_handler,
+    record,
+    redirect_stderr,
+    redirect_stdout,
+)
+from softrun.agent.errors import SoftrunError
+
+_RESULT_S = 30.0  # for a value that was sent before its process ended
+
+
+class Process(Protocol):
+    """A started worker. It leads a session of its own, so a signal to its group reaches its children as well."""
+
+    pid: int
+
+    def reap(self, timeout_s: float | None = None) -> int | None:
+        """Its exit code, negative for a signal, once it has ended; None if it has not within the time."""
+
+    def value(self) -> Any:
+        """After it has exited 0: what the function returned; None for a program."""
+
+
+class Program:
+    """A program, started by torch's own handler."""
+
+    def __init__(
+        self,
+        entrypoint: str,
+        args: tuple[str, ...],
+        env: dict[str, str],
+        out: str,
+        err: str,
+        local_rank: int,
+        numa_options: NumaOptions | None,
+    ) -> None:
+        self._handler = get_subprocess_handler(
+            entrypoint=entrypoint,
+            args=args,
+            env=env,
+            stdout=out,
+            stderr=err,
+            local_rank_id=local_rank,
+            numa_options=numa_options,
+        )
+        self.pid: int = self._handler.proc.pid
+
+    def reap(self, timeout_s: float | None = None) -> int | None:
+        try:
+            return int(self._handler.proc.wait(timeout_s))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def value(self) -> None:
+        return None
+
+
+class Function:
+    """A function, started through multiprocessing; what it returns comes back through a pipe."""
+
+    def __init__(
+        self,
+        start_method: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        env: dict[str, str],
+        out: str,
+        err: str,
+        local_rank: int,
+        numa_options: NumaOptions | None,
+    ) -> None:
+        context = multiprocessing.get_context(start_method)
+        self._results, child_end = context.Pipe(duplex=False)
+        self._outcome: list[Any] = []
+        self._process = context.Process(  # type: ignore[attr-defined]
+            target=_call,
+            args=(function, args, env, out, err, local_rank, numa_options, child_end, start_method == "fork"),
+            daemon=False,
+        )
+        # A child has its first environment from us, and the warden knows its own by that one.
+        with _environment(env):
+            self._process.start()
+        child_end.close()
+        self.pid: int = self._process.pid
+        # A large value has to be taken while the process lives, and it may come slowly.
+        self._reader = threading.Thread(target=self._read, name="softrun-result", daemon=True)
+        self._reader.start()
+
+    def reap(self, timeout_s: float | None = None) -> int | None:
+        self._process.join(timeout_s)
+        return None if self._process.exitcode is None else int(self._process.exitcode)
+
+    def value(self) -> Any:
+        self._reader.join(_RESULT_S)
+        if not self._outcome or isinstance(self._outcome[0], Exception):
+            cause = self._outcome[0] if self._outcome else None
+            raise SoftrunError(f"what a worker returned cannot be read ({cause!r}): return something that pickles")
+        return self._outcome[0][0]
+
+    def _read(self) -> None:
+        try:
+            self._outcome.append((self._results.recv(),))
+        except Exception as error:  # whatever unpickling raises
+            self._outcome.append(error)
+
+
+def _call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    env: Mapping[str, str],
+    out: str,
+    err: str,
+    local_rank: int,
+    numa_options: NumaOptions | None,
+    results: Connection,
+    forked: bool,
+) -> None:
+    os.setsid()
+    _die_with_parent()
+    if forked:
+        _forget_the_agents_files(results)
+    os.environ.update(env)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    with ExitStack() as stack:
+        if out:
+            stack.enter_context(redirect_stdout(out))
+        if err:
+            stack.enter_context(redirect_stderr(err))
+        bound = bind_to_numa(function, gpu_index=local_rank, numa_options=numa_options)
+        results.send(record(bound)(*args))
+
+
+@contextmanager
+def _environment(extra: Mapping[str, str]) -> Iterator[None]:
+    """The process's environment with some variables set, for the time of the block."""
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _forget_the_agents_files(results: Connection) -> None:
+    """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise AssertionError("called in the agent itself")
+    kept = {0, 1, 2, results.fileno(), int(parent.sentinel)}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
+        if int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+
+
+def _die_with_parent() -> None:
+    """A forked child has its parent's environment, by which the warden does not know it: the kernel ends it instead."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def signal_group(pid: int, signum: int) -> None:
+    """Signal the worker and its children; one that has ended meanwhile is no error."""
+    try:
+        os.killpg(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)  # it has not made its session yet

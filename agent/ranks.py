@@ -1,0 +1,90 @@
+"""Who is which: from a round to the places of its workers.
+
+Ranks are dense and follow the order of `Round.members`, in which survivors come first and keep their order, so rank 0
+is always a survivor where there is one, and can be the source of state.
+"""
+
+from __future__ import annotations
+
+from softrun.agent.model import Member, Round, Worker
+from softrun.runtime.events import WorkerInfo, WorldChangeEvent
+
+WorkerLife = tuple[str, int, int, int]
+"""node, its incarnation, local rank, the worker's incarnation."""
+
+
+def worker_lives(round_: Round) -> list[WorkerLife]:
+    """All workers of the world in rank order."""
+    return [(*m.life, w.local_rank, w.incarnation) for m in round_.members for w in m.workers]
+
+
+def places(round_: Round, life: tuple[str, int]) -> dict[Worker, WorkerInfo]:
+    """The place of each worker of one member of a sealed round."""
+    store = round_.worker_store
+    if store is None:
+        raise AssertionError("places asked of a round that was never sealed")
+    nodes = round_.members
+    world_size = sum(len(m.workers) for m in nodes)
+    group_rank = next((i for i, m in enumerate(nodes) if m.life == life), None)
+    if group_rank is None:
+        raise AssertionError(f"places asked for {life}, which is not in round {round_.number}")
+    me = nodes[group_rank]
+    first = sum(len(m.workers) for m in nodes[:group_rank])
+    role_first = sum(len(m.workers) for m in nodes[:group_rank] if m.role == me.role)
+    role_size = sum(len(m.workers) for m in nodes if m.role == me.role)
+    return {
+        worker: WorkerInfo(
+            local_rank=worker.local_rank,
+            role_rank=role_first + offset,
+            rank=first + offset,
+            local_world_size=len(me.workers),
+            role_world_size=role_size,
+            world_size=world_size,
+            master_addr=store.host,
+            master_port=store.port,
+            group_rank=group_rank,
+            group_world_size=len(nodes),
+        )
+        for offset, worker in enumerate(me.workers)
+    }
+
+
+def change(before: Round, after: Round) -> WorldChangeEvent | None:
+    """What peers are told: SCALE_DOWN where somebody was lost, else SCALE_UP where somebody came, else None."""
+    old, new = set(worker_lives(before)), set(worker_lives(after))
+    if old - new:
+        return WorldChangeEvent.SCALE_DOWN
+    return WorldChangeEvent.SCALE_UP if new - old else None
+
+
+def outdated(reported: Member, placed: Member) -> bool:
+    """Does the record know of a later life of this node, or of one of its workers, than a report does?"""
+    lives = {w.local_rank: w.incarnation for w in reported.workers}
+    return reported.incarnation < placed.incarnation or (
+        reported.incarnation == placed.incarnation
+        and any(lives.get(w.local_rank, w.incarnation) < w.incarnation for w in placed.workers)
+    )
+
+
+def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
+    """A member that stays: its survivors first in their old rank order, then the workers that are new."""
+    living = [w for w in reported.workers if w.local_rank not in done]
+    survivors = [w for w in placed.workers if w in living]
+    return Member(
+        node=reported.node,
+        incarnation=reported.incarnation,
+        host=reported.host,
+        port=reported.port,
+        role=reported.role,
+        workers=(*survivors, *sorted(w for w in living if w not in survivors)),
+    )
+
+
+def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
+    """Members of the next world in rank order: those with a surviving worker keep their order and come first."""
+    old = set(worker_lives(before))
+
+    def survives(member: Member) -> bool:
+        return any((*member.life, w.local_rank, w.incarnation) in old for w in member.workers)
+
+    return tuple([m for m in members if survives(m)] + [m for m in members if not survives(m)])

@@ -1,0 +1,258 @@
+"""Rounds: how one agreed world becomes the next.
+
+One record, `Round`, lies in the store. It changes only by compare-and-swap from one version to the next, and every
+change is one of the transitions below. Whoever loses the race sees a higher version and goes on from there.
+
+    nothing ──found──▶ OPEN ──seal──▶ SEALED ──seal──▶ SEALED …      number rises with every seal
+                        ▲ │             │ │
+                        │ └──take_over──┤ └──close──▶ CLOSED
+                        └──fall_short───┘   (and OPEN ──fall_short──▶ OPEN)
+
+- `found`: the first agent makes the record and leads the first meeting.
+- `seal`: the single step that closes the membership of a world.
+- `fall_short`: a world, or a meeting, lost members and too few are left; those keep their place, paused.
+- `take_over`: everybody in the record is gone, and a newcomer begins a new meeting.
+- `admit_nobody`: the first node has finished; the world stays as it is.
+- `close`: the job is over.
+
+Who proposes: the **leader**, the first member of the record that lives and has not withdrawn. Members say what they
+want to their leader alone, over a link (`Report`), so joining N nodes costs O(N) messages and the store sees one write
+for a change, however many nodes it concerns. A leader that is dead is followed by the next member; the others find that
+out by the same rule and report to it. Two that both believe to lead are harmless: the store takes one of their rounds.
+
+`decide` is what a leader does. It is a pure function of what it has heard, so it may be asked as often as one likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from softrun.agent import ranks
+from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+
+# --- transitions
+
+
+def found(founder: Member, settings: JobSettings) -> Round:
+    return Round(version=1, number=0, phase=Phase.OPEN, members=(founder,), settings=settings)
+
+
+def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
+    return replace(_next(round_), phase=Phase.OPEN, members=(newcomer,), lost=lost)
+
+
+def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Round:
+    # Those who keep their place are the workers that had one: others are newcomers to the next world.
+    placed = set(ranks.worker_lives(round_))
+    kept = [
+        replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))
+        for m in stay
+    ]
+    return replace(_next(round_), phase=Phase.OPEN, members=ranks.order(round_, kept), lost=lost)
+
+
+def seal(round_: Round, members: list[Member], store: Address, lost: tuple[str, ...]) -> Round:
+    return replace(
+        _next(round_),
+        number=round_.number + 1,
+        phase=Phase.SEALED,
+        members=ranks.order(round_, members),
+        worker_store=store,
+        lost=lost,
+    )
+
+
+def admit_nobody(round_: Round) -> Round:
+    return replace(_next(round_), finishing=True)
+
+
+def close(round_: Round, outcome: str) -> Round:
+    return replace(_next(round_), phase=Phase.CLOSED, outcome=outcome)
+
+
+def _next(round_: Round) -> Round:
+    if round_.phase is Phase.CLOSED:
+        raise AssertionError("a closed job was changed")
+    return replace(round_, version=round_.version + 1, lost=())
+
+
+# --- what became of a member
+
+
+class Fate(Enum):
+    STAYS = "stays"
+    UNHEARD = "unheard"  # not heard of since this agent began to ask; nobody knows whether it lives
+    DONE = "done"  # finished
+    WITHDRAWN = "withdrawn"  # wants out, or has become another incarnation
+    LOST = "lost"  # dead
+
+
+def fate(member: Member, report: Report | None, dead: bool) -> Fate:
+    """What became of a member of the record, as far as one agent can tell."""
+    if report is not None and report.standing is Standing.FINISHED and report.member.life == member.life:
+        return Fate.DONE  # and stays so: that its agent goes away later takes nothing from it
+    if dead:
+        return Fate.LOST
+    if report is None:
+        return Fate.UNHEARD
+    if report.member.life != member.life or report.standing is not Standing.READY:
+        return Fate.WITHDRAWN
+    return Fate.STAYS
+
+
+# --- what a leader does
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a leader waits, in seconds."""
+
+    last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
+    broken_s: float  # for the loss that explains a broken world, before the same members form a new one
+
+
+@dataclass
+class Patience:
+    """Since when a leader has been waiting, by its own clock; kept from one decision to the next."""
+
+    enough_since: float | None = None
+    broken_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`proposal` for the store, if it is time; the reason; and when to ask again without any news."""
+
+    reason: str
+    proposal: Round | None = None
+    again_at: float | None = None
+
+
+def decide(
+    round_: Round,
+    reports: dict[str, Report],
+    dead: set[str],
+    store: Address,
+    waits: Waits,
+    patience: Patience,
+    now: float,
+) -> Decision:
+    """Return what the leader of `round_` should propose.
+
+    `reports` holds the newest report of every node that this leader has heard since it began to lead, itself included,
+    in the order in which they came; `store` is the worker store that it would lend the next world. Nothing is sealed
+    before every member was heard or is dead: a leader that has just begun cannot know who died before.
+    """
+    if round_.phase is Phase.CLOSED:
+        return Decision("the job is over")
+    for node in sorted(reports):
+        if reports[node].standing is Standing.FAILED:
+            return Decision(f"{node} failed", close(round_, reports[node].reason))
+
+    fates = {m.node: fate(m, reports.get(m.node), m.node in dead) for m in round_.members}
+    unheard = [m.node for m in round_.members if fates[m.node] is Fate.UNHEARD]
+    lost = tuple(sorted(node for node, what in fates.items() if what is Fate.LOST))
+    stay = _stay(round_, reports, fates)
+    # One that was taken for dead while it finished is believed too: the work is done, whoever is counted in the world.
+    anyone_done = any(report.standing is Standing.FINISHED for report in reports.values())
+
+    if unheard:
+        return Decision(f"waiting to hear of {', '.join(unheard)}")
+    if round_.number and not stay and (anyone_done or round_.finishing):
+        return Decision("everybody has finished", close(round_, ""))
+    if anyone_done and not round_.finishing:
+        return Decision("a node has finished", admit_nobody(round_))
+
+    newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)
+    room = round_.settings.max_nodes - len(stay)
+    world = [*stay, *newcomers[: max(room, 0)]]
+    enough = len(world) >= (1 if round_.finishing else round_.settings.min_nodes)
+    full = len(world) >= round_.settings.max_nodes
+    if not enough:
+        patience.enough_since = None
+
+    if round_.phase is Phase.OPEN:
+        if not enough:
+            reason = f"{len(world)} of at least {round_.settings.min_nodes} nodes are here"
+            if lost and stay:
+                # Those who live after all, behind another who believes to lead, learn from this to come back.
+                return Decision(reason, fall_short(round_, stay, lost))
+            return Decision(reason)
+        if round_.number or full or round_.finishing:
+            return Decision(f"{len(world)} nodes are enough", seal(round_, world, store, lost))
+        return _after_last_call(round_, world, store, waits, patience, now)
+
+    if lost or _shrunk(round_, reports, fates):
+        if enough:
+            return Decision(_who_is_missing(stay, fates), seal(round_, world, store, lost))
+        if stay:
+            return Decision("too few nodes are left", fall_short(round_, stay, lost))
+        return Decision("nobody is left in this world")
+    if _broken(round_, reports):
+        if patience.broken_since is None:
+            patience.broken_since = now
+        due = patience.broken_since + waits.broken_s
+        if now >= due:
+            return Decision("the world is broken, though nobody is lost", seal(round_, world, store, lost))
+        return Decision("the world is broken; waiting for the loss that explains it", again_at=due)
+    patience.broken_since = None
+    if len(world) > len(stay) or _grown(round_, stay):
+        if full:
+            return Decision("newcomers fill the world", seal(round_, world, store, lost))
+        return _after_last_call(round_, world, store, waits, patience, now)
+    patience.enough_since = None
+    return Decision("nothing to do")
+
+
+def _after_last_call(
+    round_: Round, world: list[Member], store: Address, waits: Waits, patience: Patience, now: float
+) -> Decision:
+    if patience.enough_since is None:
+        patience.enough_since = now
+    due = patience.enough_since + waits.last_call_s
+    if now >= due:
+        return Decision(f"{len(world)} nodes after the last call", seal(round_, world, store, ()))
+    return Decision(f"{len(world)} nodes, last call", again_at=due)
+
+
+def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> list[Member]:
+    merged = [
+        ranks.merge(m, reports[m.node].member, reports[m.node].done)
+        for m in round_.members
+        if fates[m.node] is Fate.STAYS
+    ]
+    return [m for m in merged if m.workers]
+
+
+def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
+    placed = {m.life for m in round_.members}
+    return [
+        report.member
+        for node, report in reports.items()
+        if report.standing is Standing.READY and report.member.life not in placed and node not in dead
+    ]
+
+
+def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> bool:
+    """Is a worker of this world gone that has not simply finished? A report goes on to name those that have."""
+    return any(
+        fates[m.node] in (Fate.WITHDRAWN, Fate.LOST)
+        or (fates[m.node] is Fate.STAYS and not set(m.workers) <= set(reports[m.node].member.workers))
+        for m in round_.members
+    )
+
+
+def _grown(round_: Round, stay: list[Member]) -> bool:
+    placed = set(ranks.worker_lives(round_))
+    return any((*m.life, w.local_rank, w.incarnation) not in placed for m in stay for w in m.workers)
+
+
+def _broken(round_: Round, reports: dict[str, Report]) -> bool:
+    placed = {m.life for m in round_.members}
+    return any(r.broken_round == round_.number and r.member.life in placed for r in reports.values())
+
+
+def _who_is_missing(stay: list[Member], fates: dict[str, Fate]) -> str:
+    told = [f"{node} {what.value}" for node, what in sorted(fates.items()) if what in (Fate.LOST, Fate.WITHDRAWN)]
+    return ", ".join(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"

@@ -1,0 +1,209 @@
+"""The embedded store: torch's TCPStore, hosted by the agent whose address the endpoint names.
+
+Keys, under one prefix per job:
+
+    record/<version>   one round; created once, never changed, so creating is the compare-and-swap; pruned when old
+    head               the version that its creator believed to be the newest; may lag, never runs ahead
+    beats              the leader's count
+    joined, gone       how many agents have come and how many have left; `deserted` once these are equal
+
+Waiting for a change is `wait` on the key of the next version: the server wakes the waiter. The job does not survive the
+loss of the agent that hosts the store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from softrun.agent.errors import StoreLostError, UsageError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+DEFAULT_PORT = 29400
+KEPT = 64  # a watcher that was away for longer jumps to the newest
+_WAIT = timedelta(days=1)
+_FAREWELL = timedelta(seconds=1)
+
+
+class C10dStore:
+    """`host` and `port` are the endpoint's. Hosts the store if the address is this machine's and the port is free."""
+
+    def __init__(self, job: str, host: str, port: int, connect_timeout_s: float, is_host: bool | None = None) -> None:
+        self._prefix = f"softrun/{job}/"
+        self._endpoint = f"{host}:{port}"
+        self._timeout = timedelta(seconds=connect_timeout_s)
+        addresses = _resolve(host)
+        listener = _try_to_listen(addresses, port) if is_host is not False else None
+        if is_host and listener is None:
+            raise StoreLostError(
+                f"the store cannot be hosted at {self._endpoint}: the address is not this machine's, or the port is "
+                "taken; leave is_host out of --rdzv_conf, or choose another --rdzv_endpoint"
+            )
+        self.hosted = listener is not None
+        if listener is not None:
+            port = listener.getsockname()[1]
+        self._port = port
+        self._addresses = {"127.0.0.1", "::1", *(address for _, address in addresses)}
+        target = host
+        if listener is not None:
+            target = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
+            self._server: TCPStore | None = self._connect(target, listener)
+        self._calls = self._connect(target)
+        self._watch = self._connect(target)
+        with _loss_of(self._endpoint):
+            self._calls.add(self._prefix + "joined", 1)
+
+    def latest(self) -> bytes | None:
+        version = self._newest(self._calls, 0)
+        return self._read(self._calls, version) if version else None
+
+    def create(self, version: int, record: bytes) -> bytes:
+        with _loss_of(self._endpoint):
+            stands = self._calls.compare_set(self._key(version), "", record.decode())
+            if stands == record:
+                self._calls.set(self._prefix + "head", str(version))
+                if version > KEPT:
+                    self._calls.delete_key(self._key(version - KEPT))
+            return stands
+
+    def wait_beyond(self, version: int) -> bytes:
+        from torch.distributed import DistStoreError
+
+        # The next version may be pruned already for a watcher that was away, so waiting for it comes second.
+        while (newest := self._newest(self._watch, version)) == version:
+            with _loss_of(self._endpoint), suppress(DistStoreError):  # the wait has a bound, and begins again
+                self._watch.wait([self._key(version + 1)], _WAIT)
+        return self._read(self._watch, newest)
+
+    def beat(self) -> int:
+        with _loss_of(self._endpoint):
+            return self._calls.add(self._prefix + "beats", 1)
+
+    def beats(self) -> int:
+        with _loss_of(self._endpoint):
+            return self._calls.add(self._prefix + "beats", 0)
+
+    def leave(self) -> None:
+        # Agents that were killed never say that they are done, so the host does not wait for long.
+        with suppress(RuntimeError):
+            gone = self._calls.add(self._prefix + "gone", 1)
+            if gone >= self._calls.add(self._prefix + "joined", 0):
+                self._calls.set(self._prefix + "deserted", "yes")
+            if self.hosted:
+                self._calls.wait([self._prefix + "deserted"], _FAREWELL)
+
+    def close(self) -> None:
+        # A TCPStore has no way to be interrupted: ending its connections does it.
+        _shut_down_connections(self._port, self._addresses)
+        self._server = None
+
+    def _key(self, version: int) -> str:
+        return f"{self._prefix}record/{version}"
+
+    def _newest(self, store: TCPStore, version: int) -> int:
+        with _loss_of(self._endpoint):
+            head = self._prefix + "head"
+            if store.check([head]):
+                version = max(version, int(store.get(head)))
+            while store.check([self._key(version + 1)]):
+                version += 1
+            return version
+
+    def _read(self, store: TCPStore, version: int) -> bytes:
+        with _loss_of(self._endpoint):
+            return store.get(self._key(version))
+
+    def _connect(self, host: str, listener: socket.socket | None = None) -> TCPStore:
+        from torch._C._distributed_c10d import TCPStore
+
+        try:
+            return TCPStore(
+                host,
+                self._port,
+                is_master=listener is not None,
+                timeout=self._timeout,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach() if listener is not None else None,
+            )
+        except RuntimeError as error:
+            raise StoreLostError(
+                f"no store answers at {self._endpoint} after {self._timeout.total_seconds():g} s: start the agent of "
+                "that host, or correct --rdzv_endpoint"
+            ) from error
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """HOST[:PORT], with an IPv6 address in brackets; the port is 29400 by default. Raises UsageError."""
+    text = endpoint.strip() or "localhost"
+    host, separator, port = text.rpartition(":")
+    if text.endswith("]") or not separator:
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535 or "/" in host or " " in host:
+        raise UsageError(f"--rdzv_endpoint {endpoint!r} is not HOST:PORT: give a host name or address, and a port")
+    return host, int(port)
+
+
+def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise StoreLostError(
+            f"the host {host!r} of --rdzv_endpoint is unknown ({error.strerror}): correct it, or the name service"
+        ) from error
+    return [(family, str(address[0])) for family, _, _, _, address in found]
+
+
+def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> socket.socket | None:
+    """A listening socket on all addresses of this machine, if `addresses` are its own and the port is free."""
+    for family, address in addresses:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address, 0))  # works for an address of this machine only
+        except OSError:
+            continue
+        try:
+            # Not on both families for an IPv4 endpoint: TCPStore looks every peer's name up, and those of IPv4 peers
+            # on an IPv6 socket stand in no hosts file.
+            six = family is socket.AF_INET6
+            return socket.create_server(("", port), family=family, dualstack_ipv6=six, backlog=4096)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return None
+            raise StoreLostError(
+                f"the store cannot listen on port {port} ({error.strerror}): choose another --rdzv_endpoint"
+            ) from error
+    return None
+
+
+@contextmanager
+def _loss_of(endpoint: str) -> Iterator[None]:
+    """Turns any failure of the TCPStore into StoreLostError."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's DistError is one
+        raise StoreLostError(
+            f"the store at {endpoint} is lost: the agent that hosted it has ended; start the job again"
+        ) from error
+
+
+def _shut_down_connections(port: int, addresses: set[str]) -> None:
+    """End every connection of this process to the store: none but ours leads there."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                host, peer_port = sock.getpeername()[:2]
+                if peer_port == port and host.removeprefix("::ffff:") in addresses:
+                    sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,59 @@
+"""Train a small network on handwritten digits, whatever becomes of the other workers.
+
+    python -m softrun --restart_policy soft --nproc_per_node 4 examples/train_digits.py
+
+Kill a worker while it runs: the others keep their process and go on at once, and the replacement gets from rank 0
+what it missed.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import softrun
+
+BATCH = 240  # images per step of the whole world: the same training, however many workers there are
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=600)
+parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait after each step, to have time to watch")
+args = parser.parse_args()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+digits = load_digits()
+images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+test, train = torch.randperm(len(images)).split([360, len(images) - 360])
+
+# Everything that is made once is made before the loop: a change of the world does not touch it.
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+step = 0
+for world in softrun.worlds():
+    with world.process_group():
+        # Rank 0 has been here before if anybody has: all take from it how far the training is.
+        state = [model.state_dict(), optimizer.state_dict(), step]
+        dist.broadcast_object_list(state, src=0)
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+        step = state[2]
+        parallel = DistributedDataParallel(model)
+        while step < args.steps:
+            batch = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(step))[:BATCH]]
+            share = batch[world.rank :: world.world_size]
+            optimizer.zero_grad()
+            cross_entropy(parallel(images[share].to(device)), labels[share].to(device)).backward()
+            optimizer.step()
+            step += 1
+            time.sleep(args.pause)
+            world.check(step)  # ends this pass if the world has changed
+
+if world.rank == 0:
+    accuracy = (model(images[test].to(device)).argmax(1).cpu() == labels[test]).float().mean()
+    print(f"final accuracy {accuracy:.2f} at step {step} with {world.world_size} workers")

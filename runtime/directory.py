@@ -1,0 +1,139 @@
+"""A private directory: what the channel's two ends may rely on, whatever else writes to the same file system.
+
+The directory is opened once and every file is reached through that descriptor, so nobody can swap the directory for
+another one between a check and a use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+
+MAX_BYTES = 1 << 20  # RFC: "The size of the message between two processes will not be greater than 1 MiB."
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class ChannelError(RuntimeError):
+    """The channel between an agent and its worker cannot be used as it is."""
+
+
+class BadFileError(ChannelError):
+    """One file is not what its writer writes: foreign, too big, or not to be understood. Others may be well."""
+
+
+class PrivateDirectory:
+    """A directory of this user's that nobody else can write to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise ChannelError(
+                f"channel directory {path} cannot be opened as a directory ({error.strerror}): "
+                "it must be the one that this worker's agent made"
+            ) from error
+        found = os.fstat(self._fd)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            self.close()
+            raise ChannelError(
+                f"channel directory {path} belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}: "
+                f"it must belong to user {os.geteuid()} with mode 700"
+            )
+
+    @classmethod
+    def create(cls, path: Path) -> PrivateDirectory:
+        """Make the directory; its parent must exist, and it must not."""
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise ChannelError(
+                f"channel directory {path} cannot be made ({error.strerror}): "
+                "set SOFTRUN_CHANNEL_ROOT to an empty directory of yours on a local file system"
+            ) from error
+        return cls(path)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            self.close()
+
+    def names(self) -> list[str]:
+        """What is in the directory now, sorted."""
+        # Opened afresh: a descriptor shared with another thread or a forked child shares its read position too.
+        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._fd)
+        try:
+            with os.scandir(listing) as entries:
+                return sorted(entry.name for entry in entries)
+        finally:
+            os.close(listing)
+
+    def holds(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file of ours, None if it is not there; anything else than our own file is a BadFileError."""
+        try:
+            # O_NONBLOCK: opening a pipe that somebody left there must not wait for its writer.
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # Too many open files pass, and the file is as good as before; a symbolic link or a foreign file stays one.
+            kind = ChannelError if error.errno in _PASSING else BadFileError
+            raise kind(f"{self.path / name} cannot be read: {error.strerror}") from error
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise BadFileError(f"{self.path / name} is not a regular file of user {os.geteuid()}: remove it")
+            if found.st_size > MAX_BYTES:
+                raise BadFileError(f"{self.path / name} has {found.st_size} bytes: at most {MAX_BYTES} are read")
+            return os.read(fd, MAX_BYTES)
+        finally:
+            os.close(fd)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file so that a reader sees all of it or nothing. On an error the directory is as it was."""
+        if len(content) > MAX_BYTES:
+            raise ChannelError(
+                f"{self.path / name} would have {len(content)} bytes: at most {MAX_BYTES} fit in one message"
+            )
+        temporary = f".{name}.new"
+        try:
+            self.discard(temporary)  # the remains of a writer that was killed here
+            self._fill(temporary, content)
+            # No fsync: a message outlives neither of its two ends, and both end with the host.
+            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.discard(temporary)
+            raise ChannelError(
+                f"{self.path / name} cannot be written ({error.strerror}): "
+                "free its file system or set SOFTRUN_CHANNEL_ROOT to a directory on another one"
+            ) from error
+
+    def _fill(self, name: str, content: bytes) -> None:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+
+    def discard(self, name: str) -> None:
+        """Remove a file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)

@@ -1,0 +1,100 @@
+"""What a worker is told, and what it tells back: the values that cross the channel.
+
+`WorkerEvent`, `WorkerInfo`, `WorkerState` and `WorldChangeEvent` are the soft-restart RFC's ("Worker(trainer) API
+changes"), with its field names. Fields that the RFC does not have are marked as softrun's own. All values are frozen:
+an event that was read once never changes under its reader.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Value(BaseModel):
+    # A newer agent may know fields that an older runtime does not: they are passed over, never an error.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class WorldChangeEvent(str, Enum):
+    """Why the world changed, as peers and workers see it."""
+
+    SCALE_UP = "SCALE_UP"
+    SCALE_DOWN = "SCALE_DOWN"
+
+
+class WorkerState(str, Enum):
+    """What the agent asks of a worker: HEALTHY to work in the given world, PAUSED to leave it and wait."""
+
+    HEALTHY = "HEALTHY"
+    PAUSED = "PAUSED"
+
+
+class WorkerInfo(_Value):
+    """One worker's place in one world."""
+
+    local_rank: int = Field(ge=0, description="rank among the workers of this node")
+    role_rank: int = Field(ge=0, description="rank among the workers of the same role")
+    rank: int = Field(ge=0, description="rank among all workers")
+    local_world_size: int = Field(ge=1, description="workers of this node that are in this world")
+    role_world_size: int = Field(ge=1)
+    world_size: int = Field(ge=1)
+    master_addr: str = Field(description="host of this world's store; an agent's, never a worker's")
+    master_port: int = Field(ge=0, le=65535, description="port of this world's store; another one in every world")
+    # softrun's own
+    group_rank: int = Field(default=0, ge=0, description="rank of this node among the nodes")
+    group_world_size: int = Field(default=1, ge=1, description="number of nodes")
+
+    def get_pg_parameters(self) -> dict[str, Any]:
+        """Keyword arguments for `torch.distributed.init_process_group` beside `backend` (RFC, "Description").
+
+        The store is hosted by an agent and is fresh in every world, so nothing stale can be read from it.
+        """
+        return {
+            "init_method": f"tcp://{_in_url(self.master_addr)}:{self.master_port}",
+            "rank": self.rank,
+            "world_size": self.world_size,
+        }
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables by which torchrun tells a worker the same, for `init_process_group()` with `env://`."""
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local_rank),
+            "ROLE_RANK": str(self.role_rank),
+            "GROUP_RANK": str(self.group_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "ROLE_WORLD_SIZE": str(self.role_world_size),
+            "GROUP_WORLD_SIZE": str(self.group_world_size),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+        }
+
+
+class WorkerEvent(_Value):
+    """One message of an agent to one worker. Events are applied in order of `sequence`; the last one holds."""
+
+    timestamp: int = Field(description="when the agent wrote it, in milliseconds since the epoch")
+    worker_info: WorkerInfo = Field(description="of a PAUSED event: the place in the world that is over")
+    worker_state: WorkerState
+    change_event: WorldChangeEvent | None = Field(
+        default=None, description="None at a worker's start, and where the same members form a new world"
+    )
+    # softrun's own
+    round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
+    sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
+
+
+class WorkerStatus(_Value):
+    """What a worker tells its agent. The file is overwritten: the agent sees the newest, not every one."""
+
+    ready: bool = Field(default=False, description="it has asked for a world at least once")
+    applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")
+    broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,83 @@
+"""Wakes somebody when a file is put into a directory, by the kernel's notifications where there are any."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from watchdog.events import FileSystemEvent, FileSystemEventHandler
+    from watchdog.observers.api import BaseObserver
+
+POLL_INTERVAL_S = 0.05
+
+_log = logging.getLogger("softrun.runtime")
+
+
+class DirectoryWatcher:
+    """Calls `callback(path)` in a thread of its own soon after a file was renamed to, or made at, `path`.
+
+    Names with a leading dot are temporary by the channel's protocol and are not reported. A call is a hint: one change
+    may be reported twice, so the callback looks for itself. What happened before `start` returned may go unreported:
+    look once after it. Where notifications cannot be had a poll takes over, and the log says so.
+    """
+
+    def __init__(self, directory: Path, callback: Callable[[Path], None], *, recursive: bool = False) -> None:
+        self._directory = directory
+        self._callback = callback
+        self._recursive = recursive
+        self._observer: BaseObserver | None = None
+
+    def start(self) -> None:
+        # Imported here: watchdog costs 25 ms, and most of what imports softrun.runtime never waits.
+        try:
+            from watchdog.events import FileCreatedEvent, FileMovedEvent
+            from watchdog.observers.inotify import InotifyObserver
+
+            self._run(InotifyObserver(), [FileCreatedEvent, FileMovedEvent])
+        except (ImportError, OSError) as error:
+            from watchdog.observers.polling import PollingObserver
+
+            _log.warning(
+                "no file notifications for %s (%s): it is polled every %g s; "
+                "raise fs.inotify.max_user_instances and max_user_watches to be woken at once",
+                self._directory,
+                error,
+                POLL_INTERVAL_S,
+            )
+            # Without an event filter: a poll reports a file that was renamed over another one as modified or created.
+            self._run(PollingObserver(timeout=POLL_INTERVAL_S), None)
+
+    def stop(self) -> None:
+        """No call begins after this. It may be called from the callback itself."""
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.stop()
+
+    def _run(self, observer: BaseObserver, kinds: list[type[FileSystemEvent]] | None) -> None:
+        observer.schedule(self._handler(), str(self._directory), recursive=self._recursive, event_filter=kinds)
+        observer.start()
+        self._observer = observer
+
+    def _handler(self) -> FileSystemEventHandler:
+        from watchdog.events import FileSystemEventHandler
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(_, event: FileSystemEvent) -> None:  # noqa: N805
+                self._seen(event)
+
+        return Handler()
+
+    def _seen(self, event: FileSystemEvent) -> None:
+        path = Path(os.fsdecode(event.dest_path or event.src_path))
+        if event.is_directory or event.event_type == "deleted" or path.name.startswith("."):
+            return
+        if self._observer is None:
+            return
+        try:
+            self._callback(path)
+        except Exception:
+            _log.exception("a change of %s was not handled", path)

@@ -1,0 +1,171 @@
+"""The worker's API for its world, one state per process: the RFC's two functions, and being told of a change.
+
+get_worker_info never hands out a world that is known to be broken, so that the RFC's own loop works as printed: catch
+the error, destroy the group, ask get_worker_info, go on. A world that was handed out is known to be broken when this
+process used it (a group was built from its parameters, or seen, or an error is being handled) and has no default
+process group now: it has left. The agent is told and forms a new world, if need be of the same members.
+
+Every wait here ends by the agent's own deadlines: an agent that gives up ends its workers. A wait in the main thread
+lets Python's signal handlers run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import PrivateAttr
+
+from softrun.runtime.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.groups import count_groups_anew, cut_noted, has_group, note_builds
+from softrun.runtime.inbox import Inbox, open_inbox
+
+
+def get_worker_event() -> WorkerEvent:
+    """The last event that this worker was sent. It does not wait, and an event that was sent is always seen."""
+    return _worker().last()
+
+
+def get_worker_info() -> WorkerInfo:
+    """This worker's place in the newest world.
+
+    Waits while the worker is paused, and while the world that it last returned is known to be broken. Inside softrun
+    RANK, WORLD_SIZE, MASTER_ADDR and the like are set anew, so `init_process_group()` with `env://` works again.
+    """
+    return _worker().hand_out()
+
+
+def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], None]:
+    """Have `callback(event)` called for each event after this call, in order, and return what ends that.
+
+    It is called in a thread of softrun's, while the main thread may sit in a collective. What it raises is logged.
+    """
+    return _worker().inbox.subscribe(callback)
+
+
+def wait_for_world(after_round: int) -> WorkerEvent:
+    """The event of a world that comes after the given one, which this worker has left; waits until there is one."""
+    return _worker().world_after(after_round)
+
+
+def last_event() -> WorkerEvent:
+    return _worker().last()
+
+
+class _HandedOut(WorkerInfo):
+    """The value that it was made from, equal to it, hashed, shown and pickled like it; it notes that it was used."""
+
+    _used: bool = PrivateAttr(default=False)
+
+    def get_pg_parameters(self) -> dict[str, Any]:
+        self._used = True
+        note_builds()  # torch may have been imported since this was handed out
+        return super().get_pg_parameters()
+
+    @property
+    def used(self) -> bool:
+        return self._used
+
+    def plain(self) -> WorkerInfo:
+        return WorkerInfo(**dict(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkerInfo) and dict(self) == dict(other)
+
+    def __hash__(self) -> int:
+        return hash(self.plain())
+
+    def __reduce__(self) -> tuple[Callable[[Any], WorkerInfo], tuple[dict[str, Any]]]:
+        return WorkerInfo.model_validate, (dict(self),)
+
+    def __repr_name__(self) -> str:
+        return WorkerInfo.__name__
+
+
+def _free_the_trainer(event: WorkerEvent) -> None:
+    """In the watcher's thread: the main thread may sit in a collective that lost a peer. Added peers end no step."""
+    if event.change_event is not WorldChangeEvent.SCALE_UP:
+        cut_noted()
+
+
+class _Worker:
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self._handed: _HandedOut | None = None
+        self._round = 0
+        self._grouped = False  # a default process group was seen in this round
+        self._stop_watching: Callable[[], None] | None = None
+
+    def last(self) -> WorkerEvent:
+        self._grouped = self._grouped or has_group()
+        return self.inbox.last()
+
+    def hand_out(self) -> WorkerInfo:
+        if self._stop_watching is None:
+            self._stop_watching = self.inbox.subscribe(_free_the_trainer)
+        broken = self._is_broken()
+        if broken:
+            cut_noted()  # destroy_process_group alone may leave its peers waiting: see softrun.runtime.groups
+        event = self.world_after(self._round if broken else self._round - 1)
+        if self._handed is None or self._handed != event.worker_info:
+            self._handed = _HandedOut(**dict(event.worker_info))
+        return self._handed
+
+    def world_after(self, round_: int) -> WorkerEvent:
+        while True:
+            event = self.inbox.last()
+            healthy = event.worker_state is WorkerState.HEALTHY
+            usable = healthy and event.round > round_
+            # A world can be broken for one worker while all its members are alive: nobody but this one knows.
+            broken = event.round if healthy and not usable else None
+            self.inbox.tell(WorkerStatus(ready=True, applied=event.sequence, broken_round=broken))
+            if usable:
+                self._enter(event)
+                return event
+            self.inbox.wait(event.sequence)
+
+    def _enter(self, event: WorkerEvent) -> None:
+        if event.round != self._round:
+            self._round, self._grouped, self._handed = event.round, False, None
+            count_groups_anew()
+            note_builds()
+        if ENVIRONMENT_VARIABLE in os.environ:
+            os.environ.update(event.worker_info.environment())
+
+    def _is_broken(self) -> bool:
+        self._grouped = self._grouped or has_group()
+        if self._round == 0 or has_group():
+            return False
+        used = self._grouped or (self._handed is not None and self._handed.used)
+        return used or ("torch.distributed" in sys.modules and sys.exc_info()[0] is not None)
+
+
+_lock = threading.RLock()
+_current: _Worker | None = None
+_is_worker = True
+
+
+def _worker() -> _Worker:
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _Worker(open_inbox(may_tell=_is_worker))
+        return _current
+
+
+def _begin_in_child() -> None:
+    """A forked child, such as a DataLoader's, has its parent's locks but none of its threads: it begins anew.
+
+    It may read the channel; the status stays the worker's.
+    """
+    global _lock, _current, _is_worker
+    _lock = threading.RLock()
+    _is_worker = _is_worker and _current is None
+    _current = None
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

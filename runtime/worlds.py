@@ -1,0 +1,165 @@
+"""The short way to train through changes of the world.
+
+    for world in softrun.worlds():          # one pass per world; waits while paused; ends when the body ends
+        with world.process_group():         # builds the group; leaves it when the world changes
+            ...                             # every rank takes model, optimizer and step from rank 0, a survivor
+            while step < total:
+                train_step()
+                step += 1
+                world.check(step)           # between two steps: the end of this pass if the world has changed
+
+A pass ends, and the loop goes on with the next world, when the world has changed or when its group broke because peers
+were lost. Any other exception is the trainer's own: it is raised at once and nothing is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+
+from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorldChangeEvent
+from softrun.runtime.groups import Group, is_lost_peer
+from softrun.runtime.steplog import log_step
+from softrun.runtime.worker import last_event, on_world_change, wait_for_world
+
+# A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
+BUILD_ATTEMPTS = 5
+
+_log = logging.getLogger("softrun.runtime")
+
+
+class WorldChanged(Exception):  # noqa: N818 - it is news, not an error
+    """This world is over. Let it pass: `World.process_group` catches it, and `worlds` goes on with the next world."""
+
+
+class World:
+    """One world as this worker sees it: its place in it, and whether it still holds."""
+
+    def __init__(self, event: WorkerEvent) -> None:
+        self._event = event
+        self._grouped = False
+        self._ended = False
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self._event.worker_info
+
+    @property
+    def round(self) -> int:
+        return self._event.round
+
+    @property
+    def rank(self) -> int:
+        return self.info.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.info.world_size
+
+    @property
+    def local_rank(self) -> int:
+        return self.info.local_rank
+
+    @property
+    def changed(self) -> bool:
+        """Whether the agent has sent anything since: then this world is over. Costs a few microseconds."""
+        return last_event().sequence > self._event.sequence
+
+    def check(self, step: int | None = None) -> None:
+        """Raise WorldChanged if this world is over. Call it between two steps; `step` goes to the step log."""
+        if step is not None:
+            log_step(self.info, self.round, step)
+        if self.changed:
+            raise WorldChanged(f"world {self.round} is over: a new one is being formed")
+
+    @contextmanager
+    def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
+        """Be in a default process group of this world; `backend` None means nccl where there is CUDA, else gloo.
+
+        The body begins once a group of the newest world is built: where the world changes before that, this one becomes
+        the newer one in place, so read `rank` and `world_size` inside. The group is left when the body ends, however it
+        ends. A WorldChanged, any exception once the world has changed, and the loss of peers end here; all others
+        are raised.
+
+        With NCCL an aborted collective does not raise but leaves its buffers as they are: there, call
+        `torch.cuda.synchronize()` and `check()` between the backward pass and the optimizer's step as well.
+        """
+        group = self._build(backend, timeout)
+        try:
+            yield
+        except BaseException as error:
+            self._leave(group, in_trouble=True)
+            if not self._is_ended_by(error):
+                raise
+            self._ended = True
+        else:
+            self._leave(group, in_trouble=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether this pass did not come to its own end, so that there must be another one."""
+        return self._ended or (self.changed and not self._grouped)
+
+    def _build(self, backend: str | None, timeout: timedelta | None) -> Group:
+        self._grouped = True
+        failures = 0
+        while True:
+            group = Group()
+            self._stop_watching = on_world_change(partial(_abort_if_lost, group))
+            try:
+                self.check()  # what came before on_world_change
+                group.build(self.info, backend, timeout)
+                return group
+            except BaseException as error:
+                self._leave(group, in_trouble=True)
+                failures = 0 if self.changed else failures + 1
+                if failures == BUILD_ATTEMPTS or not self._is_ended_by(error):
+                    raise
+            self._event = wait_for_world(self.round)
+
+    def _leave(self, group: Group, *, in_trouble: bool) -> None:
+        self._stop_watching()
+        group.leave(in_trouble=in_trouble)
+
+    def _is_ended_by(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception):
+            return False  # KeyboardInterrupt, SystemExit
+        if self.changed:
+            reason = "it changed"
+        elif is_lost_peer(error):
+            reason = "peers are lost"
+        else:
+            return False
+        _log.info("worker %d leaves world %d: %s (%s)", self.rank, self.round, reason, _summary(error))
+        _log.debug("worker %d left world %d by this", self.rank, self.round, exc_info=error)
+        return True
+
+
+def worlds() -> Iterator[World]:
+    """One World after the other, each as soon as the agent has formed it; ends when a pass comes to its own end."""
+    after_round = -1
+    while True:
+        world = World(wait_for_world(after_round))
+        yield world
+        if not world.ended:
+            return
+        after_round = world.round
+
+
+def _abort_if_lost(group: Group, event: WorkerEvent) -> None:
+    """In the watcher's thread: get the main thread out of what would never end.
+
+    Peers that are added interrupt no step: each worker leaves after the step it is in. But nobody builds the group of a
+    world past, and who waits for a peer that has left it without noticing must not wait longer than the others.
+    """
+    added = event.change_event is WorldChangeEvent.SCALE_UP
+    left_behind = event.worker_state is WorkerState.HEALTHY and not group.notices_leavers
+    if not added or not group.built or left_behind:
+        group.abort()
+
+
+def _summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]

@@ -1,0 +1,75 @@
+"""softrun: an elastic launcher for PyTorch training that keeps healthy workers alive when others die.
+
+From programs: `launch_agent(LaunchConfig(...), entrypoint, args)`. In trainers: `worlds()`, or the soft-restart RFC's
+`get_worker_event()` and `get_worker_info()`. Every name is imported when it is first used, so `import softrun` is cheap
+and never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from softrun.agent.launch import LaunchConfig, RestartPolicy, elastic_launch, launch_agent
+    from softrun.policies import RestartPolicyStrategy
+    from softrun.runtime import (
+        WorkerEvent,
+        WorkerInfo,
+        WorkerState,
+        World,
+        WorldChanged,
+        WorldChangeEvent,
+        get_worker_event,
+        get_worker_info,
+        on_world_change,
+        worlds,
+    )
+
+_HOME = {
+    "LaunchConfig": "softrun.agent.launch",
+    "RestartPolicy": "softrun.agent.launch",
+    "elastic_launch": "softrun.agent.launch",
+    "launch_agent": "softrun.agent.launch",
+    "RestartPolicyStrategy": "softrun.policies",
+    "WorkerEvent": "softrun.runtime",
+    "WorkerInfo": "softrun.runtime",
+    "WorkerState": "softrun.runtime",
+    "World": "softrun.runtime",
+    "WorldChangeEvent": "softrun.runtime",
+    "WorldChanged": "softrun.runtime",
+    "get_worker_event": "softrun.runtime",
+    "get_worker_info": "softrun.runtime",
+    "on_world_change": "softrun.runtime",
+    "worlds": "softrun.runtime",
+}
+
+__all__ = [
+    "LaunchConfig",
+    "RestartPolicy",
+    "RestartPolicyStrategy",
+    "WorkerEvent",
+    "WorkerInfo",
+    "WorkerState",
+    "World",
+    "WorldChangeEvent",
+    "WorldChanged",
+    "elastic_launch",
+    "get_worker_event",
+    "get_worker_info",
+    "launch_agent",
+    "on_world_change",
+    "worlds",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,234 @@
+"""Several nodes on one machine: starts launchers, kills them as faults do, and reads what the workers logged.
+
+Used by the demo, the benchmark and the tests. It works for softrun and for torchrun alike: a node is a launcher process
+and everything that it has started; a worker is known by the lines that it writes into the step log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+STEP_LOG = "SOFTRUN_STEP_LOG"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a step log: a worker has completed a step. `mono` is comparable between processes of one machine."""
+
+    mono: float
+    pid: int
+    rank: int
+    world_size: int
+    round: int
+    step: int
+
+
+@dataclass
+class Node:
+    """A launcher, in a session of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def family(self) -> list[int]:
+        """The launcher and all its living descendants."""
+        return [self.process.pid, *descendants(self.process.pid)]
+
+    def kill(self) -> float:
+        """End the whole node as a power cut does; returns when, by the monotonic clock."""
+        family = self.family()
+        at = time.monotonic()
+        for pid in family:
+            send(pid, signal.SIGKILL)
+        self.process.wait()
+        return at
+
+    def signal(self, signum: int) -> float:
+        at = time.monotonic()
+        send(self.process.pid, signum)
+        return at
+
+    def wait(self, timeout_s: float) -> int:
+        return self.process.wait(timeout_s)
+
+
+class LocalCluster:
+    """A directory of logs and the nodes that write there. Use it as a context manager: nothing outlives it."""
+
+    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.steps_directory = directory / "steps"
+        self.steps_directory.mkdir(parents=True, exist_ok=True)
+        self.nodes: list[Node] = []
+        self._steps: list[Step] = []
+        self._read: dict[Path, int] = {}  # how far each log was read
+        self._env = {
+            **os.environ,
+            STEP_LOG: str(self.steps_directory),
+            "SOFTRUN_CHANNEL_ROOT": str(directory),
+            "OMP_NUM_THREADS": "1",
+            # A name service that drops reverse look-ups costs every TCPStore connection 5 s without this.
+            "RES_OPTIONS": "timeout:1 attempts:1",
+            **(env or {}),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            for pid in node.family():
+                send(pid, signal.SIGKILL)
+        for node in self.nodes:
+            node.process.wait()
+        for pid in self.orphans():
+            send(pid, signal.SIGKILL)
+
+    def start(self, name: str, command: Sequence[str], env: dict[str, str] | None = None) -> Node:
+        log = self.directory / f"{name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=self._env | (env or {}), start_new_session=True
+            )
+        node = Node(name, process, log)
+        self.nodes.append(node)
+        return node
+
+    def steps(self) -> list[Step]:
+        """All lines so far, in the order of time."""
+        before = len(self._steps)
+        for path in self.steps_directory.glob("*.jsonl"):
+            with path.open("rb") as log:
+                log.seek(self._read.get(path, 0))
+                *lines, _unfinished = log.read().split(b"\n")
+            self._read[path] = self._read.get(path, 0) + sum(len(line) + 1 for line in lines)
+            for line in lines:
+                fields = json.loads(line)
+                self._steps.append(Step(**{name: fields[name] for name in Step.__dataclass_fields__}))
+        if len(self._steps) > before:
+            self._steps.sort(key=lambda step: step.mono)
+        return list(self._steps)
+
+    def orphans(self) -> list[int]:
+        """Processes that belong to this cluster and whose launcher has ended."""
+        living = {pid for node in self.nodes for pid in node.family() if alive(pid)}
+        return [pid for pid in all_pids() if pid not in living and marked(pid, str(self.steps_directory))]
+
+    def wait_for(self, what: str, condition: Callable[[], _T | None], timeout_s: float = 60.0) -> _T:
+        """Ask `condition` until it answers; its answer. Raises TimeoutError, with the ends of all logs."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = condition()
+            if answer:
+                return answer
+            if time.monotonic() >= deadline:
+                logs = "\n".join(f"--- {node.name}\n{node.output()[-3000:]}" for node in self.nodes)
+                raise TimeoutError(f"not within {timeout_s:g} s: {what}\n{logs}")
+            time.sleep(0.005)
+
+    def wait_for_steps(self, workers: int, after: float = 0.0, each: int = 3, timeout_s: float = 60.0) -> list[Step]:
+        """Until `workers` processes have each logged `each` steps in one world of just that size after `after`."""
+
+        def ready() -> list[Step] | None:
+            recent = [s for s in self.steps() if s.mono > after and s.world_size == workers]
+            newest = max((s.round for s in recent), default=0)
+            counts: dict[int, int] = {}
+            for s in recent:
+                if s.round == newest:
+                    counts[s.pid] = counts.get(s.pid, 0) + 1
+            return recent if sum(count >= each for count in counts.values()) == workers else None
+
+        return self.wait_for(f"{workers} workers step", ready, timeout_s)
+
+
+def recovery(steps: Sequence[Step], at: float, survivors: set[int]) -> float | None:
+    """Seconds from the fault at `at` to the first step that every survivor completed in a later world than the one
+    that the fault ended; None if one of them has not yet."""
+    before = max((s.round for s in steps if s.mono <= at), default=0)
+    firsts: dict[int, float] = {}
+    for s in steps:
+        if s.mono > at and s.round > before and s.pid in survivors:
+            firsts.setdefault(s.pid, s.mono)
+    return max(firsts.values()) - at if survivors <= set(firsts) else None
+
+
+def softrun_command(
+    *flags: str, script: str | Path, args: Sequence[str] = (), python: str = sys.executable
+) -> list[str]:
+    return [python, "-m", "softrun", *flags, str(script), *args]
+
+
+def end_in_order_on_sigterm() -> None:
+    """Make SIGTERM leave the `with` blocks, so that no node outlives the script that started it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def send(pid: int, signum: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def alive(pid: int) -> bool:
+    """It runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def all_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def marked(pid: int, mark: str) -> bool:
+    """It runs, and has the mark in its environment."""
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes() and alive(pid)
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for other in all_pids():
+        try:
+            parent = int(Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(other)
+    found, waiting = [], [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            found.append(child)
+            waiting.append(child)
+    return found

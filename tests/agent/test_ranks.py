@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from values import member, sealed
+
+from softrun.agent import ranks
+from softrun.agent.model import Member, Worker
+from softrun.runtime.events import WorldChangeEvent
+
+worlds = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(("trainer", "reader"))), min_size=1, max_size=6).map(
+    lambda shapes: [member(f"n{i}", workers=size, role=role) for i, (size, role) in enumerate(shapes)]
+)
+
+
+@given(worlds)
+def test_ranks_are_dense_and_disjoint(members: list[Member]) -> None:
+    world = sealed(*members)
+    infos = [info for m in members for info in ranks.places(world, m.life).values()]
+    assert [info.rank for info in infos] == list(range(len(infos)))
+    assert {info.world_size for info in infos} == {len(infos)}
+    for role in {m.role for m in members}:
+        same = [info for m in members if m.role == role for info in ranks.places(world, m.life).values()]
+        assert [info.role_rank for info in same] == list(range(len(same)))
+        assert {info.role_world_size for info in same} == {len(same)}
+    for group_rank, m in enumerate(members):
+        own = ranks.places(world, m.life).values()
+        assert {info.group_rank for info in own} == {group_rank}
+        assert {info.local_world_size for info in own} == {len(own)}
+
+
+def test_who_is_not_in_the_world_has_no_place() -> None:
+    with pytest.raises(AssertionError, match="not in round 1"):
+        ranks.places(sealed(member("a")), ("a", 2))
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        ([member("a"), member("b")], None),
+        ([member("a"), member("b"), member("c")], WorldChangeEvent.SCALE_UP),
+        ([member("a")], WorldChangeEvent.SCALE_DOWN),
+        ([member("a"), member("c")], WorldChangeEvent.SCALE_DOWN),  # a loss is what peers must act on
+        ([member("a"), member("b", incarnation=2)], WorldChangeEvent.SCALE_DOWN),
+        ([member("a"), member("b", lives=2)], WorldChangeEvent.SCALE_DOWN),
+        ([member("b"), member("a")], None),
+    ],
+)
+def test_what_peers_are_told(after: list[Member], change: WorldChangeEvent | None) -> None:
+    assert ranks.change(sealed(member("a"), member("b")), sealed(*after, number=2)) is change
+
+
+def test_survivors_keep_their_order_and_come_first() -> None:
+    before = sealed(member("a"), member("b"), member("c"))
+    mixed = [member("d"), member("b"), member("a", incarnation=2), member("c")]
+    assert [m.node for m in ranks.order(before, mixed)] == ["b", "c", "d", "a"]
+
+
+def test_within_a_node_survivors_come_first_too() -> None:
+    placed = member("a", workers=3)
+    reported = Member("a", 1, "host-a", 7000, "trainer", (Worker(0, 2), Worker(1, 1), Worker(2, 1)))
+    merged = ranks.merge(placed, reported, done=())
+    assert merged.workers == (Worker(1, 1), Worker(2, 1), Worker(0, 2))
+    again = ranks.merge(merged, reported, done=(2,))
+    assert again.workers == (Worker(1, 1), Worker(0, 2))

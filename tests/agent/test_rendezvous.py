@@ -1,0 +1,222 @@
+"""What a leader decides, row by row; how leaders follow each other is the simulation's business."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from values import JOB, STORE, member, opened, ready, sealed
+
+from softrun.agent import rendezvous
+from softrun.agent.model import Phase, Report, Round, Standing
+from softrun.agent.rendezvous import Decision, Fate, Patience, Waits
+
+WAITS = Waits(last_call_s=0.3, broken_s=0.5)
+A, B, C, D = (member(name) for name in "abcd")
+
+
+def decide(
+    round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: Patience | None = None
+) -> Decision:
+    heard = {report.member.node: report for report in reports}
+    return rendezvous.decide(round_, heard, set(dead.split()), STORE, WAITS, since or Patience(), now)
+
+
+def members(decision: Decision) -> list[str]:
+    assert decision.proposal is not None, decision.reason
+    return [m.node for m in decision.proposal.members]
+
+
+# --- nothing to do
+
+
+def test_a_world_that_is_whole_stays() -> None:
+    assert decide(sealed(A, B), ready(A), ready(B)) == Decision("nothing to do")
+
+
+def test_nothing_is_decided_before_every_member_was_heard_or_is_dead() -> None:
+    assert decide(sealed(A, B, C), ready(A), ready(B)).reason == "waiting to hear of c"
+    assert members(decide(sealed(A, B, C), ready(A), ready(B), dead="c")) == ["a", "b"]
+
+
+def test_a_closed_job_stays_closed() -> None:
+    closed = rendezvous.close(sealed(A), "")
+    assert decide(closed, ready(A), ready(B)).proposal is None
+    with pytest.raises(AssertionError, match="closed job"):
+        rendezvous.seal(closed, [A], STORE, ())
+
+
+# --- smaller worlds, at once
+
+
+@pytest.mark.parametrize("standing", [Standing.AWAY, Standing.LEFT])
+def test_who_withdraws_is_left_out_at_once_and_is_not_lost(standing: Standing) -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, standing))
+    assert members(decision) == ["a"]
+    assert decision.proposal is not None
+    assert decision.proposal.lost == ()
+
+
+def test_who_dies_is_lost() -> None:
+    decision = decide(sealed(A, B), ready(A), ready(B), dead="b")
+    assert members(decision) == ["a"]
+    assert decision.proposal is not None
+    assert decision.proposal.lost == ("b",)
+    assert decision.proposal.number == 2
+
+
+def test_who_has_become_another_incarnation_comes_last() -> None:
+    again = member("a", incarnation=2)
+    assert members(decide(sealed(A, B), ready(again), ready(B))) == ["b", "a"]
+
+
+def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
+    assert rendezvous.fate(member("a", incarnation=2), None, dead=False) is Fate.UNHEARD
+
+
+def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
+    job = replace(JOB, min_nodes=2, max_nodes=2)
+    assert members(decide(sealed(A, B, job=job), ready(A), ready(B), ready(C), dead="b")) == ["a", "c"]
+
+
+# --- too few
+
+
+def test_below_the_minimum_the_rest_keep_their_place() -> None:
+    job = replace(JOB, min_nodes=2)
+    decision = decide(sealed(A, B, job=job), ready(A), ready(B), dead="b")
+    assert decision.proposal is not None
+    assert decision.proposal.phase is Phase.OPEN
+    assert decision.proposal.number == 1
+    assert members(decision) == ["a"]
+
+
+def test_in_an_open_round_the_lost_are_dropped_too() -> None:
+    job = replace(JOB, min_nodes=3)
+    decision = decide(opened(A, B, number=1, job=job), ready(A), ready(B), dead="b")
+    assert decision.proposal is not None
+    assert decision.proposal.phase is Phase.OPEN
+    assert decision.proposal.lost == ("b",)
+
+
+def test_an_open_round_that_was_a_world_is_sealed_as_soon_as_enough_are_there() -> None:
+    job = replace(JOB, min_nodes=2)
+    assert members(decide(opened(A, number=1, job=job), ready(A), ready(B))) == ["a", "b"]
+
+
+# --- larger worlds, after the last call
+
+
+def test_the_first_world_waits_for_the_last_call() -> None:
+    since = Patience()
+    assert decide(opened(A), ready(A), ready(B), now=10.0, since=since).again_at == 10.3
+    assert decide(opened(A), ready(A), ready(B), now=10.2, since=since).proposal is None
+    assert members(decide(opened(A), ready(A), ready(B), now=10.3, since=since)) == ["a", "b"]
+
+
+def test_a_full_world_waits_for_nobody_and_the_rest_queue() -> None:
+    job = replace(JOB, max_nodes=2)
+    assert members(decide(opened(A, job=job), ready(A), ready(B), ready(C))) == ["a", "b"]
+    assert decide(sealed(A, B, job=job), ready(A), ready(B), ready(C)).proposal is None
+
+
+def test_newcomers_are_admitted_in_the_order_in_which_they_came() -> None:
+    job = replace(JOB, max_nodes=3)
+    assert members(decide(sealed(A, job=job), ready(A), ready(D), ready(B), ready(C))) == ["a", "d", "b"]
+
+
+def test_a_newcomer_that_is_dead_is_no_newcomer() -> None:
+    assert decide(sealed(A), ready(A), ready(B), dead="b").reason == "nothing to do"
+
+
+# --- broken worlds
+
+
+def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
+    since = Patience()
+    reports = (ready(A), ready(B, broken_round=1))
+    assert decide(sealed(A, B), *reports, now=1.0, since=since).again_at == 1.5
+    assert members(decide(sealed(A, B), *reports, now=1.5, since=since)) == ["a", "b"]
+    assert members(decide(sealed(A, B), *reports, dead="b", now=1.1, since=since)) == ["a"]
+
+
+def test_a_world_that_was_broken_earlier_is_not_broken_now() -> None:
+    assert decide(sealed(A, B, number=2), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
+
+
+def test_a_newcomer_cannot_break_a_world() -> None:
+    job = replace(JOB, max_nodes=1)
+    assert decide(sealed(A, job=job), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
+
+
+# --- the end
+
+
+def test_the_first_to_finish_closes_the_door() -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FINISHED, done=(0,)), ready(C))
+    assert decision.proposal is not None
+    assert decision.proposal.finishing
+    assert members(decision) == ["a", "b"]
+
+
+def test_when_all_have_finished_the_job_is_closed() -> None:
+    finishing = sealed(A, B, finishing=True)
+    done = [Report(m, Standing.FINISHED, done=(0,)) for m in (A, B)]
+    decision = decide(finishing, *done, dead="b")  # that its agent went away takes nothing from it
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
+
+
+def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FAILED, reason="b: exited with code 1"))
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "b: exited with code 1")
+
+
+def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
+    job = replace(JOB, min_nodes=2)
+    finishing = sealed(A, B, job=job, finishing=True)
+    assert decide(finishing, ready(A), Report(B, Standing.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
+    assert members(decide(finishing, ready(A), ready(B), dead="b")) == ["a"]
+
+
+# --- whatever it has heard
+
+
+some = st.builds(
+    lambda name, incarnation, standing, broken: Report(
+        member(name, incarnation), standing, (0,) if standing is Standing.FINISHED else (), broken
+    ),
+    st.sampled_from("abcde"),
+    st.integers(1, 2),
+    st.sampled_from(Standing),
+    st.integers(0, 2),
+)
+
+
+@given(
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
+    st.lists(some, max_size=6),
+    st.sets(st.sampled_from("abcde")),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_whatever_was_heard_the_next_record_is_sound(
+    placed: list[str], reports: list[Report], dead: set[str], is_open: bool, least: int
+) -> None:
+    job = replace(JOB, min_nodes=least, max_nodes=4)
+    make = opened if is_open else sealed
+    round_ = make(*(member(name) for name in placed), number=1, job=job)
+    heard = {report.member.node: report for report in reports}
+    decision = rendezvous.decide(round_, heard, dead, STORE, WAITS, Patience(enough_since=-1, broken_since=-1), 9.0)
+    after = decision.proposal
+    if after is None:
+        return
+    assert after.version == round_.version + 1
+    if after.phase is Phase.SEALED and after.number > round_.number:
+        assert least <= len(after.members) <= 4
+        assert not {m.node for m in after.members} & dead
+        assert all(heard[m.node].standing is Standing.READY for m in after.members)
+        assert set(after.lost) <= dead

@@ -1,0 +1,60 @@
+"""Real agents and workers. Every test gets a cluster of its own and must leave no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster, Node, free_port, listens, softrun_command
+
+TRAINERS = Path(__file__).parent / "trainers"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path) as cluster:
+        yield cluster
+        for node in cluster.nodes:
+            with contextlib.suppress(Exception):
+                node.wait(0)
+        living = [node for node in cluster.nodes if node.process.poll() is None]
+        for node in living:
+            node.kill()
+        cluster.wait_for("no orphan is left", lambda: not cluster.orphans(), 5)
+
+
+@pytest.fixture
+def start(cluster: LocalCluster) -> Callable[..., Node]:
+    """`start("a", "count.py", "100", "0.01", nnodes="1:3")` starts one node of the test's job."""
+    port = free_port()
+
+    def start(
+        name: str,
+        trainer: str,
+        *args: str,
+        policy: str = "soft",
+        nnodes: str = "1:4",
+        nproc: int = 2,
+        flags: tuple[str, ...] = (),
+        job: str = "test",
+    ) -> Node:
+        command = softrun_command(
+            f"--restart_policy={policy}",
+            f"--nnodes={nnodes}",
+            f"--nproc_per_node={nproc}",
+            "--rdzv_backend=c10d",
+            f"--rdzv_endpoint=127.0.0.1:{port}",
+            f"--rdzv_id={job}",
+            *flags,
+            script=TRAINERS / trainer,
+            args=args,
+        )
+        node = cluster.start(name, command)
+        if len(cluster.nodes) == 1:  # the first node hosts the store, whoever wins the race for the port else
+            cluster.wait_for("the store listens", lambda: listens(port))
+        return node
+
+    return start

@@ -1,0 +1,148 @@
+"""launch_agent from programs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
+from softrun.agent.errors import UsageError
+from softrun.agent.launch import address_towards
+from softrun.runtime.channel import ChannelError, EventWriter
+
+pytestmark = pytest.mark.processes
+
+
+def place(offset: int) -> int:
+    return offset + get_worker_info().rank
+
+
+def large(size: int) -> bytes:
+    return b"x" * size
+
+
+def fail_on_rank_1() -> None:
+    if os.environ["RANK"] == "1":
+        raise ValueError("only rank 1")
+    get_worker_info()
+
+
+def fail_at_first(directory: str) -> str:
+    rank = get_worker_info().rank
+    marker = Path(directory) / str(rank)
+    if not marker.exists():
+        marker.touch()
+        raise ValueError("the first time")
+    return "the second time"
+
+
+def config(**changes: object) -> LaunchConfig:
+    fields: dict[str, object] = {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "nproc_per_node": 2,
+        "run_id": "program",
+        "rdzv_endpoint": "localhost:0",
+        "max_restarts": 0,
+        "restart_policy": RestartPolicy.SOFT,
+    }
+    return LaunchConfig(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_a_functions_results_come_back_by_global_rank(start_method: str) -> None:
+    assert launch_agent(config(start_method=start_method), place, [100]) == {0: 100, 1: 101}
+
+
+def test_a_large_result_comes_back() -> None:
+    results = launch_agent(config(nproc_per_node=1), large, [5_000_000])
+    assert len(results[0]) == 5_000_000
+
+
+def test_a_function_that_raises_is_a_child_failed_error_with_its_traceback() -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        launch_agent(config(), fail_on_rank_1, [])
+    assert list(caught.value.failures) == [1]
+    assert caught.value.failures[1].local_rank == 1
+    assert "only rank 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.SOFT, RestartPolicy.HARD])
+def test_a_function_that_was_restarted_returns_its_last_result(tmp_path: Path, policy: RestartPolicy) -> None:
+    again = config(nproc_per_node=1, max_restarts=1, restart_policy=policy)
+    assert launch_agent(again, fail_at_first, [str(tmp_path)]) == {0: "the second time"}
+
+
+def test_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text("import os, sys, pathlib; pathlib.Path(sys.argv[1], os.environ['RANK']).touch()")
+    assert launch_agent(config(), str(script), [str(tmp_path)]) == {0: None, 1: None}
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "writes.py"}
+
+
+def test_no_worker_starts_without_its_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_writer: EventWriter, _event: object) -> None:
+        raise ChannelError("no space is left")
+
+    monkeypatch.setattr(EventWriter, "write", full)
+    with pytest.raises(ChannelError, match="no space is left"):
+        launch_agent(config(), "touch", [str(tmp_path / "started")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_is_no_python(tmp_path: Path) -> None:
+    touched = tmp_path / "rank-${local_rank}"
+    launch_agent(config(), "touch", [str(touched)])
+    assert {path.name for path in tmp_path.iterdir()} == {"rank-0", "rank-1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"min_nodes": 0}, "--nnodes 0:1"),
+        ({"nproc_per_node": 0}, "--nproc_per_node 0"),
+        ({"max_restarts": -1}, "--max_restarts -1"),
+        ({"shutdown_timeout": -1}, "--shutdown_timeout -1"),
+    ],
+)
+def test_a_wrong_config(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        config(**changes)
+
+
+def test_torch_is_imported_only_when_something_needs_it() -> None:
+    names = (
+        "launch_agent, LaunchConfig, RestartPolicy, get_worker_event, get_worker_info, worlds, RestartPolicyStrategy"
+    )
+    code = f"import sys; from softrun import {names}; sys.exit('torch' in sys.modules or 'etcd3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_config_has_every_field_of_torchs_in_its_order() -> None:
+    import dataclasses
+
+    from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
+
+    ours = [field.name for field in dataclasses.fields(LaunchConfig)]
+    theirs = [field.name for field in dataclasses.fields(TorchLaunchConfig)]
+    assert ours[: len(theirs)] == theirs
+
+
+def test_a_machine_that_knows_its_own_name_as_loopback_is_known_to_others_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"node1": "127.0.1.1", "localhost": "127.0.0.1"}
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (known.get(host, host), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert address_towards(("node1", 29400)) == "node1"
+    assert address_towards(("localhost", 29400)) == "127.0.0.1"
+    assert address_towards(("127.0.0.1", 29400)) == "127.0.0.1"

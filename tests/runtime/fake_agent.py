@@ -1,0 +1,152 @@
+"""A fake agent: it makes the channels of real worker processes on this host, and forms worlds when a test says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, TypeVar
+
+from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
+from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorldChangeEvent
+
+DEADLINE_S = 60.0
+
+_Value = TypeVar("_Value")
+
+
+def wait_until(look: Callable[[], _Value | None], what: str) -> _Value:
+    """The first true value of `look`, which is asked every few milliseconds."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"waited {DEADLINE_S:g} s in vain for {what}")
+
+
+def an_info(rank: int = 0, world_size: int = 1, port: int = 29500) -> WorkerInfo:
+    return WorkerInfo(
+        local_rank=rank,
+        role_rank=rank,
+        rank=rank,
+        local_world_size=world_size,
+        role_world_size=world_size,
+        world_size=world_size,
+        master_addr="127.0.0.1",
+        master_port=port,
+    )
+
+
+def an_event(
+    round_: int = 1,
+    state: WorkerState = WorkerState.HEALTHY,
+    change: WorldChangeEvent | None = None,
+    info: WorkerInfo | None = None,
+) -> WorkerEvent:
+    return WorkerEvent(
+        timestamp=time.time_ns() // 1_000_000,
+        worker_info=info or an_info(),
+        worker_state=state,
+        change_event=change,
+        round=round_,
+    )
+
+
+class Worker:
+    """A worker process with its channel."""
+
+    def __init__(self, channel: Path, script: str, environment: dict[str, str]) -> None:
+        self.writer = EventWriter.create(channel)
+        self.info = an_info()
+        self._output = channel.with_suffix(".log")
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", dedent(script)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment, ENVIRONMENT_VARIABLE: str(channel)},
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def says(self, line: str) -> None:
+        """Wait until the worker has printed the line."""
+
+        def look() -> bool:
+            lines = self.output.splitlines()
+            assert line in lines or self.process.poll() is None, f"ended without {line!r}:\n{self.output}"
+            return line in lines
+
+        try:
+            wait_until(look, f"{line!r}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the worker printed:\n{self.output}") from None
+
+    def ends(self) -> int:
+        """The exit code, once there is one."""
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the worker does not end; it printed:\n{self.output}") from None
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def end_by_force(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(DEADLINE_S)
+        self.writer.remove()
+
+
+class FakeAgent:
+    def __init__(self, root: Path) -> None:
+        self.round = 0
+        self._root = root
+        self._workers: list[Worker] = []
+        self._stores: list[Any] = []
+        self._environment = {
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "RES_OPTIONS": "timeout:1 attempts:1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, script: str, **environment: str) -> Worker:
+        channel = self._root / f"worker-{len(self._workers)}"
+        worker = Worker(channel, script, {**self._environment, **environment})
+        self._workers.append(worker)
+        return worker
+
+    def form(self, members: list[Worker], change: WorldChangeEvent | None = None) -> None:
+        """A new world of these members, in rank order, with a store of its own."""
+        self.round += 1
+        port = self._new_store()
+        for rank, member in enumerate(members):
+            member.info = an_info(rank, len(members), port)
+            member.writer.write(an_event(self.round, WorkerState.HEALTHY, change, member.info))
+
+    def pause(self, members: list[Worker], change: WorldChangeEvent) -> None:
+        for member in members:
+            member.writer.write(an_event(self.round, WorkerState.PAUSED, change, member.info))
+
+    def end(self) -> None:
+        for worker in self._workers:
+            worker.end_by_force()
+        self._stores.clear()
+
+    def _new_store(self) -> int:
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._stores.append(store)  # it is closed with its last reference
+        return int(store.port)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import logging
+import queue
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fake_agent import DEADLINE_S, an_event
+from softrun.runtime.channel import EventReader, EventWriter
+from softrun.runtime.events import WorkerStatus
+from softrun.runtime.watcher import DirectoryWatcher
+
+
+@contextmanager
+def watched(directory: Path, *, recursive: bool = False) -> Iterator[queue.Queue[tuple[float, Path]]]:
+    seen: queue.Queue[tuple[float, Path]] = queue.Queue()
+    watcher = DirectoryWatcher(directory, lambda path: seen.put((time.perf_counter(), path)), recursive=recursive)
+    watcher.start()
+    yield seen
+    watcher.stop()
+
+
+@pytest.fixture
+def without_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise OSError("inotify instance limit reached")
+
+    monkeypatch.setattr("watchdog.observers.inotify.InotifyObserver.start", refuse)
+
+
+def test_each_event_wakes_within_a_millisecond(tmp_path: Path) -> None:
+    writer = EventWriter.create(tmp_path / "channel")
+    delays = []
+    with watched(writer.path) as seen:
+        for round_ in range(1, 51):
+            writer.write(an_event(round_))
+            renamed = time.perf_counter()
+            called, path = seen.get(timeout=DEADLINE_S)
+            assert path == writer.path / f"event-{round_:010d}.json"
+            delays.append(called - renamed)
+    assert statistics.median(delays) < 0.005  # 0.3 ms on an idle machine; tests may share theirs
+
+
+def test_a_root_reports_the_statuses_of_channels_that_are_made_later(tmp_path: Path) -> None:
+    with watched(tmp_path, recursive=True) as seen:
+        writer = EventWriter.create(tmp_path / "channel")
+        writer.write(an_event())
+        assert seen.get(timeout=DEADLINE_S)[1].parent == writer.path
+        reader = EventReader(writer.path)
+        for applied in (1, 2):
+            reader.write_status(WorkerStatus(applied=applied))
+            while seen.get(timeout=DEADLINE_S)[1] != writer.path / "status.json":
+                pass
+
+
+@pytest.mark.usefixtures("without_notifications")
+def test_without_notifications_it_polls_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = EventWriter.create(tmp_path / "channel")
+    with caplog.at_level(logging.WARNING), watched(tmp_path, recursive=True) as seen:
+        assert "inotify instance limit reached" in caplog.text
+        writer.write(an_event())
+        assert seen.get(timeout=DEADLINE_S)[1] == writer.path / "event-0000000001.json"
+        reader = EventReader(writer.path)
+        for applied in (1, 2):  # the second one replaces the first
+            reader.write_status(WorkerStatus(applied=applied))
+            assert seen.get(timeout=DEADLINE_S)[1] == writer.path / "status.json"
+
+
+def test_a_failing_callback_does_not_end_the_watch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: queue.Queue[Path] = queue.Queue()
+
+    def fail(path: Path) -> None:
+        seen.put(path)
+        raise ValueError("a bug")
+
+    watcher = DirectoryWatcher(tmp_path, fail)
+    watcher.start()
+    for name in ("one", "two"):
+        (tmp_path / name).touch()
+        assert seen.get(timeout=DEADLINE_S) == tmp_path / name
+    watcher.stop()
+    assert "a bug" in caplog.text
+
+
+def test_it_stops_from_its_own_callback_and_twice(tmp_path: Path) -> None:
+    stopped: queue.Queue[None] = queue.Queue()
+
+    def stop(_: Path) -> None:
+        watcher.stop()
+        stopped.put(None)
+
+    watcher = DirectoryWatcher(tmp_path, stop)
+    watcher.start()
+    (tmp_path / "file").touch()
+    stopped.get(timeout=DEADLINE_S)
+    watcher.stop()

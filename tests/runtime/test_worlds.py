@@ -1,0 +1,181 @@
+"""Real workers with real gloo groups: they lose peers and go on in their processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fake_agent import FakeAgent, Worker, wait_until
+from softrun.runtime.events import WorkerStatus, WorldChangeEvent
+
+pytestmark = pytest.mark.processes
+
+# The RFC's loop ("Description"), with the names filled in. The model keeps the group referenced after it is destroyed.
+RFC_LOOP = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from softrun.runtime import get_worker_info
+torch.set_num_threads(1)
+worker_info = get_worker_info()
+model, step = torch.nn.Linear(8, 8), 0
+for attempt in range(5):
+    try:
+        dist.init_process_group("gloo", **worker_info.get_pg_parameters())
+        parallel = DistributedDataParallel(model)
+        while True:
+            parallel(torch.ones(2, 8)).sum().backward()
+            step += 1
+            if step % 10 == 0:
+                print("world of", dist.get_world_size(), "goes on")
+    except Exception as e:
+        print("caught", type(e).__name__)
+        dist.destroy_process_group()
+        worker_info = get_worker_info()
+"""
+
+WORLDS = """
+import logging, os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from softrun.runtime import worlds
+logging.basicConfig(level=logging.INFO)
+torch.set_num_threads(1)
+model, step, total = torch.nn.Linear(8, 8), 0, int(os.environ.get("TOTAL", 10**9))
+for world in worlds():
+    with world.process_group():
+        state = [model.state_dict(), step]
+        dist.broadcast_object_list(state, src=0)
+        model.load_state_dict(state[0])
+        step = state[1]
+        print("rank", world.rank, "of", world.world_size, "begins at", "nothing" if step == 0 else "something")
+        parallel, begin = DistributedDataParallel(model), step
+        while step < total:
+            parallel(torch.ones(2, 8)).sum().backward()
+            step += 1
+            if step == begin + 10:
+                print("world of", world.world_size, "goes on")
+            if os.environ.get("BUG") == str(world.rank) and step == 20:
+                raise LookupError("a bug of the trainer")
+            world.check(step)
+print("done at", step, dist.is_initialized())
+"""
+
+
+def all_say(workers: list[Worker], line: str) -> None:
+    for worker in workers:
+        worker.says(line)
+
+
+def report_broken(workers: list[Worker], round_: int) -> None:
+    expected = WorkerStatus(ready=True, applied=1, broken_round=round_)
+    for worker in workers:
+        wait_until(lambda worker=worker: worker.writer.read_status() == expected, f"{expected}")  # type: ignore[misc]
+
+
+def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent) -> None:
+    workers = [agent.start(RFC_LOOP) for _ in range(4)]
+    agent.form(workers)
+    all_say(workers, "world of 4 goes on")
+    killed = workers.pop(2)
+    killed.signal(signal.SIGKILL)
+    report_broken(workers, 1)  # all of them, those that are no neighbours of the killed one too
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, "world of 3 goes on")
+    hung = workers.pop(1)
+    hung.signal(signal.SIGSTOP)
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, "world of 2 goes on")
+    assert [worker.process.poll() for worker in workers] == [None, None]
+
+
+def test_survivors_go_on_and_a_replacement_is_healed(agent: FakeAgent, tmp_path: Path) -> None:
+    log = tmp_path / "steps"
+    log.mkdir()
+    workers = [agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)) for _ in range(4)]
+    agent.form(workers)
+    all_say(workers, "world of 4 goes on")
+    killed = workers.pop(2)
+    killed.signal(signal.SIGKILL)
+    report_broken(workers, 1)  # all of them, those that are no neighbours of the killed one too
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, "world of 3 goes on")
+    workers.append(agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)))
+    agent.pause(workers[:3], WorldChangeEvent.SCALE_UP)
+    agent.form(workers, WorldChangeEvent.SCALE_UP)
+    workers[3].says("rank 3 of 4 begins at something")
+    workers[3].says("world of 4 goes on")
+    assert [worker.process.poll() for worker in workers] == [None] * 4
+
+    lines = [json.loads(line) for line in (log / f"{workers[0].process.pid}.jsonl").read_text().splitlines()]
+    assert {line["round"]: line["world_size"] for line in lines} == {1: 4, 2: 3, 3: 4}
+    assert {(line["pid"], line["rank"]) for line in lines} == {(workers[0].process.pid, 0)}
+    steps = [line["step"] for line in lines]
+    assert all(0 <= after - before <= 1 for before, after in pairwise(steps)), "a step was lost"
+
+
+def test_a_peer_that_hangs_is_left_behind(agent: FakeAgent) -> None:
+    workers = [agent.start(WORLDS) for _ in range(3)]
+    agent.form(workers)
+    all_say(workers, "world of 3 goes on")
+    hung = workers.pop(1)
+    hung.signal(signal.SIGSTOP)
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, "world of 2 goes on")
+
+
+def test_a_group_that_a_member_never_joins_is_built_in_the_next_world(agent: FakeAgent) -> None:
+    workers = [agent.start(WORLDS) for _ in range(2)]
+    absent = agent.start("import signal; signal.pause()")
+    agent.form([*workers, absent])
+    for worker in workers:
+        wait_until(lambda worker=worker: worker.writer.read_status(), "the worker to have its world")  # type: ignore[misc]
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, "world of 2 goes on")
+
+
+def test_the_trainers_own_exception_is_raised_at_once(agent: FakeAgent) -> None:
+    workers = [agent.start(WORLDS, BUG="1") for _ in range(2)]
+    agent.form(workers)
+    assert workers[1].ends() == 1
+    assert workers[1].output.splitlines()[-1].endswith("LookupError: a bug of the trainer")
+    report_broken(workers[:1], 1)
+    workers[0].process.send_signal(signal.SIGINT)
+    workers[0].ends()
+    assert workers[0].output.splitlines()[-1].endswith("KeyboardInterrupt")
+
+
+def test_it_ends_when_the_body_ends(agent: FakeAgent) -> None:
+    workers = [agent.start(WORLDS, TOTAL="50") for _ in range(2)]
+    agent.form(workers)
+    all_say(workers, "done at 50 False")
+    assert [worker.ends() for worker in workers] == [0, 0]
+
+
+def test_without_a_group_a_pass_ends_with_its_world(agent: FakeAgent) -> None:
+    worker = agent.start(
+        """
+        from softrun.runtime import WorldChanged, worlds
+        for world in worlds():
+            print("pass", world.round)
+            while not world.changed and world.round < 3:
+                pass
+            try:
+                world.check()
+            except WorldChanged as change:
+                print(change)
+        print("done")
+        """
+    )
+    for round_ in (1, 2, 3):
+        agent.form([worker])
+        worker.says(f"pass {round_}")
+    assert worker.ends() == 0
+    assert worker.output.count("is over") == 2

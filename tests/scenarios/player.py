@@ -1,0 +1,221 @@
+"""Plays a scenario file on the simulated world, without faults and with fixed delays, and writes what happens.
+
+A file is prose (lines that begin with `#`), and blocks:
+
+    start A B          what is done
+    after 1s
+    ----
+    store: …           what happened meanwhile, exactly
+
+The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. Directives:
+
+    host A              A, which starts next, hosts the store
+    start A B           agents A and B start
+    after 1s            time passes
+    kill A              A's process is killed with its workers: its host refuses connections
+    power off A         A's host is gone: silence
+    stall A, wake A     A's agent does not run; it goes on
+    cut A B, heal       A and B do not reach the others; the network is whole again
+    worker A/0 exits 1  one worker ends by itself
+    worker A/0 breaks   one worker reports that it found its world broken
+    sigterm A           A's agent gets SIGTERM
+    finish              every worker of the world exits 0
+
+A trace has one line for whatever a person sees: rounds in the store, what each worker is told or sent, how each agent
+ended. Nodes have the beat interval 1 s and the tolerance 5 s, like real ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulation.checkers import all_checkers
+from simulation.cluster import Cluster, Node, Process, Watcher
+from softrun.agent import effects as do
+from softrun.agent import observations as saw
+from softrun.agent.engine import EngineConfig
+from softrun.agent.model import JobSettings, Phase, Round
+from softrun.policies import WorkerFailure, load_policy
+
+SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
+
+
+class Scribe(Watcher):
+    """Writes the trace."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        lost = f", lost {' '.join(after.lost)}" if after.lost else ""
+        if after.phase is Phase.CLOSED:
+            self._write("store: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
+        elif before is not None and after.finishing and not before.finishing:
+            self._write("store: admits nobody any more")
+        elif after.phase is Phase.OPEN:
+            self._write(f"store: open for {_names(after)}{lost}")
+        else:
+            self._write(f"store: round {after.number} sealed {_names(after)}{lost}")
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        match effect:
+            case do.Spawn(tells, restart_count):
+                again = f", restart {restart_count}" if restart_count else ""
+                for tell in tells:
+                    self._write(f"{node.name}/{tell.local_rank}: started in {_place(tell)}{again}")
+            case do.Tell(local_rank, _, state, change):
+                why = f" {change.value}" if change is not None else ""
+                where = f" {_place(effect)}" if state.value == "HEALTHY" else ""
+                self._write(f"{node.name}/{local_rank}: {state.value}{why}{where}")
+            case do.SignalWorker(local_rank, _, signum):
+                self._write(f"{node.name}/{local_rank}: gets {SIGNALS[signum]}")
+            case do.End(result):
+                reason = f": {result.reason}" if result.reason else ""
+                self._write(f"{node.name}: ended {result.outcome.value}{reason}")
+
+    def worker_died(self, process: Process, exitcode: int, because: str) -> None:
+        self._write(f"{process.name}: exits {exitcode}")
+
+    def _write(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def _names(round_: Round) -> str:
+    return " ".join(m.node if m.incarnation == 1 else f"{m.node}#{m.incarnation}" for m in round_.members)
+
+
+def _place(tell: do.Tell) -> str:
+    return f"round {tell.round} as {tell.info.rank} of {tell.info.world_size}"
+
+
+@dataclass
+class Block:
+    """Some directives, and the trace that they lead to; `prose` is what stands before them."""
+
+    prose: list[str]
+    directives: list[str]
+    trace: list[str]
+
+
+def read(text: str) -> list[Block]:
+    blocks = [Block([], [], [])]
+    in_trace = False
+    for line in text.splitlines():
+        if line == "----":
+            in_trace = True
+        elif in_trace and line:
+            blocks[-1].trace.append(line)
+        else:
+            if in_trace:
+                blocks.append(Block([], [], []))
+                in_trace = False
+                if not line:
+                    continue
+            if line.startswith("#") or not line:
+                blocks[-1].prose.append(line)
+            else:
+                blocks[-1].directives.append(line)
+    if in_trace:
+        blocks.append(Block([], [], []))
+    return blocks
+
+
+def write(blocks: list[Block]) -> str:
+    lines: list[str] = []
+    for block in blocks:
+        lines += block.prose
+        if block.directives:
+            lines += [*block.directives, "----", *block.trace, ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+class Player:
+    def __init__(self) -> None:
+        self.scribe = Scribe()
+        self.cluster = Cluster(random.Random(0), watchers=[*all_checkers(), self.scribe])
+        self._job = JobSettings(1, 4, "soft", "no-replace")
+        self._workers = 1
+        self._restarts = 3
+        self._join_timeout_s = 600.0
+        self._host = ""
+
+    def play(self, blocks: list[Block]) -> Iterator[list[str]]:
+        """The trace of each block."""
+        for block in blocks:
+            for directive in block.directives:
+                self._do(directive)
+            yield self.scribe.lines[:]
+            self.scribe.lines.clear()
+
+    def _do(self, directive: str) -> None:
+        match directive.split():
+            case ["job", *settings]:
+                self._configure(dict(setting.split("=") for setting in settings))
+            case ["host", name]:
+                self._host = name
+            case ["start", *names]:
+                for name in names:
+                    self._start(name)
+            case ["after", span]:
+                self.cluster.run_until(self.cluster.now + float(span.removesuffix("s")))
+            case ["kill", name]:
+                self.cluster.crash(self._node(name))
+            case ["power", "off", name]:
+                self.cluster.crash(self._node(name), silent=True)
+            case ["stall", name]:
+                self.cluster.stall(self._node(name))
+            case ["wake", name]:
+                self.cluster.wake(self._node(name))
+            case ["cut", *names]:
+                self.cluster.split(dict.fromkeys(names, 1))
+            case ["heal"]:
+                self.cluster.heal()
+            case ["worker", name, "exits", code]:
+                self.cluster.end_worker(self._process(name), int(code))
+            case ["worker", name, "breaks"]:
+                process = self._process(name)
+                self.cluster.say_broken(process, process.last.round)
+            case ["sigterm", name]:
+                self.cluster.deliver(self._node(name), saw.Signalled(15))
+            case ["finish"]:
+                record = self.cluster.store.round
+                assert record is not None
+                self.cluster.finish(record.number, (0.001, 0.001))
+            case _:
+                raise ValueError(f"no such directive: {directive!r}")
+
+    def _configure(self, settings: dict[str, str]) -> None:
+        least, most = settings.get("nodes", "1:4").split(":")
+        policy, failure = settings.get("policy", "soft"), settings.get("failure", "no-replace")
+        self._job = JobSettings(int(least), int(most), policy, failure)
+        self._workers = int(settings.get("workers", "1"))
+        self._restarts = int(settings.get("restarts", "3"))
+        self._join_timeout_s = float(settings.get("join_timeout", "600"))
+
+    def _start(self, name: str) -> None:
+        config = EngineConfig(
+            job=self._job,
+            node=name,
+            host=f"host-{name}",
+            port=7000,
+            role="trainer",
+            local_world_size=self._workers,
+            max_restarts=self._restarts,
+            join_timeout_s=self._join_timeout_s,
+        )
+        node = self.cluster.start(
+            config, load_policy(self._job.restart_policy, WorkerFailure(self._job.worker_failure))
+        )
+        if name == self._host:
+            self.cluster.store.host = node
+        # One after the other, so that the order in which they are found is the order in which they stand.
+        self.cluster.run_until(self.cluster.now + 0.02)
+
+    def _node(self, name: str) -> Node:
+        return self.cluster.nodes[name]
+
+    def _process(self, name: str) -> Process:
+        node, local_rank = name.split("/")
+        return self.cluster.nodes[node].processes[int(local_rank)]

@@ -1,0 +1,188 @@
+"""Links on real sockets: two ends in one process, each with a loop of its own."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from softrun.agent.links import MAX_LINE, Links
+from softrun.agent.model import Beat, Hello, Member, Report, Standing
+from softrun.agent.observations import Heard, LinkDown, LinkUp, Observation
+
+
+class End:
+    """One agent's links and what was observed on them."""
+
+    def __init__(self, node: str, job: str = "job") -> None:
+        self.node = node
+        self.selector = selectors.DefaultSelector()
+        self.seen: list[Observation] = []
+        self.links = Links(self.selector, job, node, "127.0.0.1", self.seen.append)
+        self.open = True
+
+    @property
+    def member(self) -> Member:
+        return Member(self.node, 1, "127.0.0.1", self.links.port, "role", ())
+
+    def turn(self) -> None:
+        if self.open:
+            for key, mask in self.selector.select(0.001):
+                key.data(mask)
+
+    def die(self) -> None:
+        """What the kernel does for a process that was killed: every socket is closed, nothing is flushed."""
+        for key in list(self.selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self.selector.close()
+        self.open = False
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[End, End]]:
+    pair = End("a"), End("b")
+    yield pair
+    for end in pair:
+        if end.open:
+            end.links.close()
+
+
+def until(*ends: End, see: Observation, at: End) -> None:
+    deadline = time.monotonic() + 10
+    while see not in at.seen:
+        assert time.monotonic() < deadline, f"{see} is not among {at.seen}"
+        for end in ends:
+            end.turn()
+
+
+REPORT = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), Standing.READY)
+
+
+def connect(a: End, b: End) -> None:
+    a.links.dial(b.member)
+    until(a, b, see=LinkUp("b"), at=a)
+
+
+def test_both_ends_talk(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    a.links.say("b", Hello(REPORT))
+    until(a, b, see=Heard("a", Hello(REPORT)), at=b)
+    b.links.say("a", REPORT)
+    until(a, b, see=Heard("b", REPORT), at=a)
+    b.links.say(None, Beat())
+    until(a, b, see=Heard("b", Beat()), at=a)
+
+
+def test_a_peer_that_dies_is_certainly_gone_for_who_dialled(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    b.die()
+    until(a, see=LinkDown("b", gone=True), at=a)
+
+
+def test_a_peer_that_dies_is_certainly_gone_for_who_accepted(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    a.die()
+    until(b, see=LinkDown("a", gone=True), at=b)
+
+
+def test_a_link_that_is_hung_up_says_nothing_of_the_peers_life(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    a.links.hang_up("b")
+    until(a, b, see=LinkDown("a", gone=False), at=b)
+
+
+def test_another_process_on_the_same_port_is_not_the_peer(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    port = b.links.port
+    b.die()
+    with socket.create_server(("127.0.0.1", port)) as impostor:
+        impostor.settimeout(10)
+        deadline = time.monotonic() + 10
+        impostor.setblocking(False)
+        answered = False
+        while LinkDown("b", gone=True) not in a.seen:
+            assert time.monotonic() < deadline
+            a.turn()
+            if not answered:
+                try:
+                    sock, _ = impostor.accept()
+                except BlockingIOError:
+                    continue
+                sock.send(json.dumps({"node": "somebody else"}).encode() + b"\n")
+                answered = True
+        sock.close()
+
+
+def test_a_link_that_never_stood_proves_nothing(ends: tuple[End, End]) -> None:
+    a, b = ends
+    member = b.member
+    b.die()
+    a.links.dial(member)
+    until(a, see=LinkDown("b", gone=False), at=a)
+
+
+def test_another_job_is_refused(ends: tuple[End, End]) -> None:
+    a, _ = ends
+    other = End("b", job="another")
+    a.links.dial(other.member)
+    until(a, other, see=LinkDown("b", gone=False), at=a)
+    other.links.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"garbage\n",
+        b"[1]\n",
+        b"[" * 100_000 + b"\n",
+        b'{"job": "job"}\n',
+        b'{"job": "job", "node": "x", "to": "b", "host": "h", "port": "zz"}\n',
+        b'{"job": "job", "node": "x", "to": "b", "host": "h", "port": 70000}\n',
+        b"x" * (MAX_LINE + 2),
+    ],
+    ids=["no JSON", "a list", "deep", "too little", "no port", "a large port", "long"],
+)
+def test_garbage_is_refused(ends: tuple[End, End], garbage: bytes) -> None:
+    a, b = ends
+    with socket.create_connection(("127.0.0.1", b.links.port)) as sock:
+        sock.setblocking(False)
+        sent, deadline = 0, time.monotonic() + 10
+        while True:
+            assert time.monotonic() < deadline
+            b.turn()
+            try:
+                sent += sock.send(garbage[sent:]) if sent < len(garbage) else 0
+                if sock.recv(100) == b"":
+                    break
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                break
+    connect(a, b)  # and the links go on
+
+
+def test_what_is_said_last_arrives_though_the_link_is_closed_at_once(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    last = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), Standing.FAILED, reason="x" * 500_000)
+    a.links.say("b", last)
+    a.open = False
+    closing = time.monotonic()
+    # The rest is sent while closing; the other end must read meanwhile, as another process would.
+    import threading
+
+    thread = threading.Thread(target=a.links.close, args=(5.0,))
+    thread.start()
+    until(b, see=Heard("a", last), at=b)
+    thread.join(10)
+    assert time.monotonic() - closing < 5

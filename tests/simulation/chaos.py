@@ -1,0 +1,469 @@
+"""A seed becomes a job, its faults, and a verdict.
+
+Two phases. **Break**: faults strike as the seed draws them; only safety is asked for, by the checkers. **Heal**: no new
+fault strikes, the network and the store are whole, whoever was stalled wakes, and enough nodes are there; then progress
+is demanded within a bounded time: a world of every node that can be in it, with all its workers at work, and a clean
+end for everybody once the work is done.
+
+Each seed draws which kinds of faults it uses at all, so that some seeds are nothing but flapping nodes, and some
+nothing but a bad store: a mix of everything would hide what one kind does alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from simulation.checkers import BrokenPromiseError, Checker, all_checkers
+from simulation.cluster import Cluster, Habits, Node, Process, Timing, Watcher, Weather
+from softrun.agent import observations as saw
+from softrun.agent.effects import Effect, Outcome
+from softrun.agent.engine import EngineConfig, Stage
+from softrun.agent.model import JobSettings, Phase, Standing
+from softrun.policies import WorkerFailure, load_policy
+from softrun.runtime.events import WorkerState
+
+SIGTERM = 15
+POLICIES = (
+    ("soft", "no-replace"),
+    ("soft", "no-replace"),
+    ("soft", "replace"),
+    ("soft", "record"),
+    ("hard", "no-replace"),
+)
+NOT_READY = (Stage.FINISHED, Stage.LEAVING, Stage.ENDED)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed drew before the first event."""
+
+    seed: int
+    job: JobSettings
+    nodes: int
+    workers: int
+    max_restarts: int
+    interval_s: float
+    tolerance_s: float
+    join_timeout_s: float
+    grace_s: float
+    break_s: float
+    fault_every_s: float
+    faults: tuple[str, ...]
+    hosted: bool
+    stagger_s: float
+
+    def bound_s(self) -> float:
+        """For each step of healing: a few times what the slowest single recovery takes."""
+        return 30.0 + 6 * self.tolerance_s + 3 * self.grace_s
+
+
+def plan(seed: int, rng: random.Random) -> Plan:
+    nodes = rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8))
+    least = rng.randint(1, nodes)
+    most = rng.choice((least, nodes, nodes, nodes + 1, max(least, nodes - 1)))
+    policy, failure = rng.choice(POLICIES)
+    interval_s = rng.choice((0.25, 0.5, 1.0))
+    tolerance_s = interval_s * rng.choice((3, 5))
+    kinds = sorted(FAULTS)
+    return Plan(
+        seed=seed,
+        job=JobSettings(least, most, policy, failure),
+        nodes=nodes,
+        workers=rng.choice((1, 1, 2, 2, 3, 4)),
+        max_restarts=rng.choice((0, 1, 3, 3, 100)),
+        interval_s=interval_s,
+        tolerance_s=tolerance_s,
+        # Never so short that newcomers give up before they can tell that their predecessors are dead.
+        join_timeout_s=rng.choice((6 * tolerance_s, 60.0, 600.0, 600.0)),
+        grace_s=rng.choice((0.2, 2.0)),
+        break_s=rng.uniform(3.0, 20.0),
+        fault_every_s=rng.choice((0.3, 1.0, 3.0)),
+        faults=tuple(sorted(rng.sample(kinds, rng.randint(0, len(kinds) // 2)))),
+        hosted=rng.random() < 0.25,
+        stagger_s=rng.choice((0.0, 0.01, 1.0)),
+    )
+
+
+class Life:
+    """One run of one seed."""
+
+    def __init__(self, seed: int, watchers: Iterable[Watcher] | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.plan = plan(seed, rng)
+        quick = rng.random() < 0.5
+        timing = Timing(
+            store=(0.0005, 0.003) if quick else (0.001, 0.1),
+            link=(0.0002, 0.001) if quick else (0.0005, 0.05),
+            connect=(0.0005, 0.002) if quick else (0.001, 0.2),
+            notice=(0.001, 0.05),
+            give_up=(0.5, 2.0),
+            open_store=(0.001, 0.01),
+            worker_ends=(0.001, 0.2),
+            worker_seen=(0.0005, 0.005),
+            peer_feels=(0.005, 0.06),
+        )
+        habits = Habits(
+            coupled=rng.random() < 0.6,
+            fail_when_coupled=rng.choice((0.0, 0.0, 0.3, 1.0)),
+            ignore_sigterm=rng.choice((0.0, 0.0, 0.3)),
+            exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
+        )
+        self.cluster = Cluster(rng, timing, habits, list(all_checkers() if watchers is None else watchers))
+        self._born = 0
+        self._breaking = True
+
+    # --- the nodes
+
+    def join(self) -> Node:
+        p, self._born = self.plan, self._born + 1
+        name = f"n{self._born}"
+        config = EngineConfig(
+            job=p.job,
+            node=name,
+            host=f"host-{name}",
+            port=7000,
+            role="trainer" if self.rng.random() < 0.8 else "reader",
+            local_world_size=p.workers,
+            max_restarts=p.max_restarts,
+            beat_interval_s=p.interval_s,
+            beat_tolerance_s=p.tolerance_s,
+            join_timeout_s=p.join_timeout_s,
+            grace_s=p.grace_s,
+            exit_barrier_s=60.0,
+            close_timeout_s=5.0,
+        )
+        policy = load_policy(p.job.restart_policy, WorkerFailure(p.job.worker_failure))
+        return self.cluster.start(config, policy, offset=self.rng.uniform(0, 1000))
+
+    def up(self) -> list[Node]:
+        return [node for node in self.cluster.nodes.values() if node.alive]
+
+    def ready(self) -> list[Node]:
+        """Those who want to be in the world."""
+        return [node for node in self.up() if node.engine.stage not in NOT_READY]
+
+    # --- the run
+
+    def run(self) -> None:
+        p = self.plan
+        first = self.join()
+        if p.hosted:
+            self.cluster.store.host = first
+        for _ in range(p.nodes - 1):
+            self.cluster.after(self.rng.uniform(0, p.stagger_s), lambda: void(self.join()))
+        if p.faults:
+            self.cluster.after(self.rng.expovariate(1 / p.fault_every_s), self._strike)
+        self.cluster.run_until(p.break_s)
+        self._heal()
+        self._demand_a_world()
+        self._demand_an_end()
+
+    def _strike(self) -> None:
+        if not self._breaking:
+            return
+        FAULTS[self.rng.choice(self.plan.faults)](self)
+        self.cluster.after(self.rng.expovariate(1 / self.plan.fault_every_s), self._strike)
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do this after a while, unless everything has been healed by then."""
+
+        def unless_healed() -> None:
+            if self._breaking:
+                act()
+
+        self.cluster.after(delay_s, unless_healed)
+
+    def _heal(self) -> None:
+        self._breaking = False
+        self.cluster.weather = Weather()
+        self.cluster.heal(break_odds=0.5)
+        for node in self.up():
+            self.cluster.wake(node)
+            if node.store_cut:
+                self.cluster.store.reconnect(node)
+
+    def over(self) -> bool:
+        record = self.cluster.store.round
+        return (record is not None and record.phase is Phase.CLOSED) or self.cluster.store.lost
+
+    def _demand_a_world(self) -> None:
+        cluster = self.cluster
+        since = cluster.now
+        spares = 20
+        settled_at: float | None = None
+        while not self.over():
+            record = cluster.store.round
+            if record is not None and record.finishing:
+                return
+            if len(self.ready()) < self.plan.job.min_nodes:
+                spares -= 1
+                if spares < 0:
+                    results = [str(n.result) for n in cluster.nodes.values() if n.result is not None]
+                    raise BrokenPromiseError("Progress", f"one node after the other ends: {results[-1]}")
+                self.join()
+                since = cluster.now
+            problem = self.unsettled()
+            if problem:
+                settled_at = None
+                if cluster.now - since > self.plan.bound_s():
+                    raise BrokenPromiseError("Progress", f"{problem} after {cluster.now - since:.0f} s without a fault")
+            elif settled_at is None:
+                settled_at = cluster.now
+            elif cluster.now - settled_at >= 1.0:
+                return
+            cluster.run_until(cluster.now + 0.1)
+
+    def unsettled(self) -> str:
+        """Why this is not yet the world that it should be; empty if it is."""
+        record = self.cluster.store.round
+        if record is None or record.phase is not Phase.SEALED:
+            return "there is no world"
+        ready = self.ready()
+        members = {m.node for m in record.members}
+        strangers = members - {node.name for node in ready}
+        if strangers:
+            return f"{', '.join(sorted(strangers))} should not be in round {record.number}"
+        if len(members) < min(len(ready), self.plan.job.max_nodes):
+            return f"round {record.number} has {len(members)} members, {len(ready)} nodes are ready"
+        for node in self.up():
+            for process in node.running:
+                if process.last.state is WorkerState.HEALTHY and process.last.round != record.number:
+                    return f"worker {process.name} still works in round {process.last.round}"
+        for member in record.members:
+            for worker in member.workers:
+                own = self.cluster.nodes[member.node].processes.get(worker.local_rank)
+                if own is None or not own.works_in(record.number):
+                    return f"worker {member.node}/{worker.local_rank} does not work in round {record.number}"
+            processes = self.cluster.nodes[member.node].processes.values()
+            absent = [p.name for p in processes if not p.alive and not p.leaving]
+            if absent and self.plan.job.worker_failure != "record":
+                return f"{', '.join(absent)} did not come back in round {record.number}"
+        return ""
+
+    def _demand_an_end(self) -> None:
+        cluster = self.cluster
+        record = cluster.store.round
+        since = cluster.now
+        winners: list[Node] = []
+        if record is not None and record.phase is Phase.SEALED and not self.over():
+            if not record.finishing:
+                winners = [cluster.nodes[m.node] for m in record.members]
+            cluster.finish(record.number, (0.0, 0.2))
+        while self.up():
+            record = cluster.store.round
+            if record is not None and record.finishing and record.phase is Phase.SEALED:
+                # Somebody finished while others were between two worlds: they finish when they are there.
+                world = cluster.world(record.number)
+                if world and not any(process.leaving for process in world):
+                    cluster.finish(record.number, (0.0, 0.2))
+            if cluster.now - since > self.plan.bound_s() + 60.0:
+                left = ", ".join(f"{node.name} ({node.engine.stage.value})" for node in self.up())
+                raise BrokenPromiseError(
+                    "Progress", f"{left} still run {cluster.now - since:.0f} s after the work was done"
+                )
+            cluster.run_until(cluster.now + 0.1)
+        for node in winners:
+            if node.result is None or node.result.outcome is not Outcome.SUCCEEDED:
+                raise BrokenPromiseError("Progress", f"{node.name} finished its work and ended with {node.result}")
+
+
+# --- the faults
+
+
+def _pick(life: Life, among: list[Node] | None = None) -> Node | None:
+    """Anybody; the store's host is spared mostly, since nothing much happens without a store."""
+    nodes = life.up() if among is None else among
+    if life.cluster.store.host in nodes and life.rng.random() < 0.95:
+        nodes = [node for node in nodes if node is not life.cluster.store.host]
+    return life.rng.choice(nodes) if nodes else None
+
+
+def _leader(life: Life) -> Node | None:
+    record = life.cluster.store.round
+    nodes = life.cluster.nodes
+    return next((nodes[m.node] for m in record.members if nodes[m.node].alive), None) if record is not None else None
+
+
+def _process(life: Life, node: Node | None) -> Process | None:
+    running = [] if node is None else [p for p in node.running if not p.asked]
+    return life.rng.choice(running) if running else None
+
+
+def kill_node(life: Life) -> None:
+    if node := _pick(life):
+        life.cluster.crash(node)
+
+
+def power_off(life: Life) -> None:
+    if node := _pick(life):
+        life.cluster.crash(node, silent=True)
+
+
+def kill_leader(life: Life) -> None:
+    leader = _leader(life)
+    if leader is not None and leader is not life.cluster.store.host:
+        life.cluster.crash(leader, silent=life.rng.random() < 0.3)
+
+
+def kill_two(life: Life) -> None:
+    kill_leader(life)
+    kill_node(life)
+
+
+def flap(life: Life) -> None:
+    kill_node(life)
+    life.later(life.rng.uniform(0, 3), lambda: void(life.join()))
+
+
+def join_late(life: Life) -> None:
+    if len(life.up()) < 12:
+        life.join()
+
+
+def stall(life: Life) -> None:
+    node = _leader(life) if life.rng.random() < 0.3 else _pick(life)
+    if node is not None and not node.stalled:
+        life.cluster.stall(node)
+        stalled = node
+        life.later(life.rng.uniform(0.1, 3 * life.plan.tolerance_s), lambda: life.cluster.wake(stalled))
+
+
+def split(life: Life) -> None:
+    if all(node.side == 0 for node in life.up()):
+        life.cluster.split({node.name: life.rng.randint(0, 1) for node in life.up()})
+        duration_s = life.rng.uniform(0.1, 3 * life.plan.tolerance_s)
+        life.later(duration_s, lambda: life.cluster.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0))))
+
+
+def cut_from_store(life: Life) -> None:
+    if node := _pick(life):
+        node.store_cut = True
+        life.later(life.rng.uniform(0.1, 3 * life.plan.tolerance_s), lambda: life.cluster.store.reconnect(node))
+
+
+def bad_store(life: Life) -> None:
+    odds = life.rng.choice((0.1, 0.5))
+    life.cluster.weather = Weather(
+        lose_request=odds, lose_reply=odds, slow=odds, slow_s=(0.0, 2 * life.plan.interval_s)
+    )
+    life.later(life.rng.uniform(0.5, 5.0), lambda: setattr(life.cluster, "weather", Weather()))
+
+
+def fail_worker(life: Life) -> None:
+    node = _leader(life) if life.rng.random() < 0.4 else _pick(life)
+    if process := _process(life, node):
+        life.cluster.end_worker(process, life.rng.choice((1, -9, -11)))
+
+
+def fail_all_workers(life: Life) -> None:
+    if node := _pick(life):
+        for process in node.running:
+            if not process.asked:
+                life.cluster.end_worker(process, 1)
+
+
+def break_world(life: Life) -> None:
+    process = _process(life, _pick(life))
+    if process is not None:
+        life.cluster.say_broken(process, process.last.round)
+
+
+def sigterm(life: Life) -> None:
+    if node := _pick(life):
+        life.cluster.deliver(node, saw.Signalled(SIGTERM))
+
+
+def finish_early(life: Life) -> None:
+    record = life.cluster.store.round
+    if record is not None and life.rng.random() < 0.2:
+        life.cluster.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
+
+
+def void(_: object) -> None: ...
+
+
+FAULTS: dict[str, Callable[[Life], None]] = {
+    act.__name__: act
+    for act in (
+        kill_node,
+        power_off,
+        kill_leader,
+        kill_two,
+        flap,
+        join_late,
+        stall,
+        split,
+        cut_from_store,
+        bad_store,
+        fail_worker,
+        fail_all_workers,
+        break_world,
+        sigterm,
+        finish_early,
+    )
+}
+
+
+# --- running
+
+
+def run_seed(seed: int) -> Life:
+    life = Life(seed)
+    life.run()
+    return life
+
+
+def replay(seed: int) -> str:
+    """The command that shows what happened under this seed."""
+    return f"scripts/soak --replay {seed}"
+
+
+def trace_hash(seed: int) -> str:
+    """Of everything that happened: the same for one seed in every process."""
+    life = Life(seed)
+    digest = hashlib.blake2b(digest_size=16)
+
+    def write(node: Node, seen: saw.Observation, effects: list[Effect]) -> None:
+        digest.update(f"{life.cluster.now!r} {node.name} {seen!r} {effects!r}\n".encode())
+
+    life.cluster.listeners.append(write)
+    try:
+        life.run()
+    except AssertionError as error:
+        digest.update(repr(error).encode())
+    return digest.hexdigest()
+
+
+def narrate(seed: int, write: Callable[[str], None], quiet: bool = True) -> None:
+    """Run a seed and tell everything that happens; raises what the run raises."""
+    life = Life(seed)
+    write(f"{life.plan}")
+    beats = ("Beat()", "LeaderBeatSeen", "BeatAsLeader", "ReadLeaderBeat")
+
+    def tell(node: Node, seen: saw.Observation, effects: list[Effect]) -> None:
+        stage = f"{node.engine.stage.value} standing {node.engine._standing.value}"
+        told = [str(effect) for effect in effects if not (quiet and any(word in str(effect) for word in beats))]
+        if quiet and not told and (isinstance(seen, saw.Tick) or any(word in str(seen) for word in beats)):
+            return
+        write(f"{life.cluster.now:9.4f} {node.name} {stage}: {seen}")
+        for line in told:
+            write(f"{'':9} {'':{len(node.name)}}     → {line}")
+
+    class Teller(Checker):
+        def died(self, node: Node) -> None:
+            write(f"{self.cluster.now:9.4f} {node.name} {'ended' if node.result else 'crashed'}")
+
+        def worker_died(self, process: Process, exitcode: int, because: str) -> None:
+            write(f"{self.cluster.now:9.4f} {process.name} exited {exitcode} {because and f'because of {because}'}")
+
+    teller = Teller()
+    teller.cluster = life.cluster
+    life.cluster.listeners.append(tell)
+    life.cluster.watchers.append(teller)
+    life.run()
+
+
+__all__ = ["Life", "Plan", "Standing", "narrate", "replay", "run_seed", "trace_hash"]

@@ -1,0 +1,442 @@
+"""The promises, each as a checker that looks on and raises
+`BrokenPromiseError` when it sees its promise broken.
+
+A checker knows the truth of the simulated world (who lives, what was asked of whom), not the engine's mind. It computes
+what it needs by its own simple means, so that a mistake of the engine is not repeated here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from simulation.cluster import Node, Watcher
+from softrun.agent import effects as do
+from softrun.agent import observations as saw
+from softrun.agent.effects import Outcome
+from softrun.agent.model import Address, Phase, Round
+from softrun.runtime.events import WorkerState
+
+Life = tuple[str, int, int, int]
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise was broken. The first argument names it."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"{promise}: {what}")
+        self.promise = promise
+
+
+class Checker(Watcher):
+    def demand(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise BrokenPromiseError(type(self).__name__, f"at {self.cluster.now:.3f}: {what}")
+
+
+def lives(round_: Round) -> list[Life]:
+    return [(m.node, m.incarnation, w.local_rank, w.incarnation) for m in round_.members for w in m.workers]
+
+
+def sealed_anew(before: Round | None, after: Round) -> bool:
+    return after.phase is Phase.SEALED and (before is None or after.number > before.number)
+
+
+class OneWorldPerRound(Checker):
+    """A round number stands for one world; numbers and versions rise one by one; a closed job stays closed."""
+
+    def __init__(self) -> None:
+        self._worlds: dict[int, tuple[object, ...]] = {}
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is not None:
+            self.demand(before.phase is not Phase.CLOSED, f"{by.name} reopened a closed job")
+            self.demand(after.version == before.version + 1, f"version {before.version} → {after.version}")
+            self.demand(after.number in (before.number, before.number + 1), f"round {before.number} → {after.number}")
+            self.demand(not before.finishing or after.finishing, "a job that was finishing is not any more")
+        if after.phase is Phase.SEALED:
+            world = (after.members, after.worker_store)
+            known = self._worlds.setdefault(after.number, world)
+            self.demand(known == world, f"round {after.number} is two worlds: {known} and {world}")
+
+
+class Size(Checker):
+    """min_nodes ≤ size ≤ max_nodes; a job that is finishing may fall below the minimum."""
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if sealed_anew(before, after):
+            size, job = len(after.members), after.settings
+            least = 1 if after.finishing else job.min_nodes
+            self.demand(
+                least <= size <= job.max_nodes,
+                f"round {after.number} has {size} of {job.min_nodes}:{job.max_nodes} nodes",
+            )
+            self.demand(all(m.workers for m in after.members), f"round {after.number} has a node without workers")
+            self.demand(len({m.node for m in after.members}) == size, f"round {after.number} has a node twice")
+
+
+class Ranks(Checker):
+    """Ranks are dense and disjoint, and every worker is told its place in the world as it was sealed."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, dict[Life, tuple[object, ...]]] = {}
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if not sealed_anew(before, after) or after.worker_store is None:
+            return
+        everyone = lives(after)
+        roles = [m.role for m in after.members for _ in m.workers]
+        self.demand(len(set(everyone)) == len(everyone), f"round {after.number} has a worker twice")
+        self._places[after.number] = {
+            life: (
+                rank,
+                len(everyone),
+                roles[:rank].count(roles[rank]),
+                roles.count(roles[rank]),
+                sum(other[0] == life[0] for other in everyone),
+                [m.node for m in after.members].index(life[0]),
+                len(after.members),
+                after.worker_store.host,
+                after.worker_store.port,
+            )
+            for rank, life in enumerate(everyone)
+        }
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        tells = effect.tell if isinstance(effect, do.Spawn) else (effect,) if isinstance(effect, do.Tell) else ()
+        for tell in tells:
+            places = [
+                place
+                for life, place in self._places.get(tell.round, {}).items()
+                if (life[0], life[2]) == (node.name, tell.local_rank)
+            ]
+            info = tell.info
+            told = (
+                info.rank,
+                info.world_size,
+                info.role_rank,
+                info.role_world_size,
+                info.local_world_size,
+                info.group_rank,
+                info.group_world_size,
+                info.master_addr,
+                info.master_port,
+            )
+            self.demand(places == [told], f"{node.name}/{tell.local_rank} was told {told}, its place is {places}")
+            self.demand(
+                info.local_rank == tell.local_rank, f"{node.name}/{tell.local_rank} was told another local rank"
+            )
+
+
+class Sequence(Checker):
+    """To one process, rounds never fall, and no WORK comes without PAUSE; a slot never has two processes."""
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        if isinstance(effect, do.Spawn):
+            for tell in effect.tell:
+                before = node.processes.get(tell.local_rank)
+                who = f"{node.name}/{tell.local_rank}"
+                self.demand(before is None or not before.alive, f"{who} was started beside a living process")
+                self.demand(before is None or tell.launch > before.launch, f"{who} has the launch number of another")
+                self.demand(tell.state is WorkerState.HEALTHY, f"{who} was started PAUSED")
+        elif isinstance(effect, do.Tell):
+            process = node.processes[effect.local_rank]
+            if process.launch != effect.launch:
+                return
+            last = process.last
+            self.demand(effect.round >= last.round, f"{process.name} was told round {effect.round} after {last.round}")
+            if effect.state is WorkerState.HEALTHY:
+                self.demand(last.state is WorkerState.PAUSED, f"{process.name} was told WORK without PAUSE")
+                self.demand(effect.round > last.round, f"{process.name} was sent back into round {effect.round}")
+            else:
+                self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was paused twice")
+
+
+@dataclass
+class _Grounds:
+    """Why this agent may stop workers."""
+
+    own_failure: bool = False
+    for_good: bool = False
+    no_world_since: float = 0.0
+
+
+class SoftSparesTheHealthy(Checker):
+    """Under soft, a healthy worker is signalled only for a failure on its own node, or because its agent leaves."""
+
+    def __init__(self) -> None:
+        self._grounds: dict[str, _Grounds] = {}
+
+    def started(self, node: Node) -> None:
+        self._grounds[node.name] = _Grounds(no_world_since=self.cluster.now)
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        grounds = self._grounds[node.name]
+        match seen:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+                process = node.processes[local_rank]
+                grounds.own_failure |= process.launch == launch and not process.asked
+            case saw.RecordSeen(Round(phase=Phase.CLOSED)) | saw.Signalled() | saw.StoreLost():
+                grounds.for_good = True
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        grounds = self._grounds[node.name]
+        match effect:
+            case do.Spawn():
+                grounds.own_failure = False
+            case do.Tell(state=WorkerState.PAUSED):
+                grounds.no_world_since = self.cluster.now
+            case do.SignalWorker(local_rank, launch) if node.config.job.restart_policy == "soft":
+                process = node.processes[local_rank]
+                waited = self.cluster.now - grounds.no_world_since >= node.config.join_timeout_s - 1e-6
+                # Only option 1 stops the others for the failure of one, unless it was the last that was allowed.
+                excuse = grounds.own_failure or grounds.for_good or waited
+                if process.alive and process.launch == launch:
+                    self.demand(excuse, f"{process.name} was signalled without grounds")
+
+
+class RestartsCountedOnce(Checker):
+    """One restart for each failure of a node's own, none for a peer's death, and never more than allowed."""
+
+    def __init__(self) -> None:
+        self._failed_at: dict[str, float] = {}
+        self._loss_at: dict[str, float] = {}
+        # A loss that comes after the verdict and before the start excuses or does not: both counts are kept.
+        self._least: dict[str, int] = defaultdict(int)
+        self._most: dict[str, int] = defaultdict(int)
+        self._slots: dict[tuple[str, int], int] = defaultdict(int)
+        self._seen: dict[str, int] = defaultdict(int)
+        self._spawned_at: dict[str, float] = defaultdict(float)
+        self._worlds: dict[int, set[str]] = {}
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if after.phase is Phase.SEALED:
+            self._worlds[after.number] = {m.node for m in after.members}
+
+    def _peers(self, node: Node) -> set[str]:
+        """The nodes of the last world that this node's workers were told of."""
+        last = max((p.last.round for p in node.processes.values()), default=0)
+        return self._worlds.get(last, set())
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        match seen:
+            case saw.RecordSeen(Round() as round_) if round_.version > self._seen[node.name]:
+                self._seen[node.name] = round_.version
+                if set(round_.lost) & self._peers(node):
+                    self._loss_at[node.name] = self.cluster.now
+            case saw.LinkDown(peer, gone=True) if peer in self._peers(node):
+                self._loss_at[node.name] = self.cluster.now
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+                process = node.processes[local_rank]
+                if process.launch == launch and not process.asked:
+                    self._failed_at.setdefault(node.name, self.cluster.now)
+                    self._slots[node.name, local_rank] += 1
+
+    def _excused(self, node: Node, surely: bool) -> bool:
+        loss_at = self._loss_at.get(node.name)
+        if loss_at is None:
+            return False
+        since = loss_at - self._failed_at[node.name]
+        if surely and loss_at <= self._spawned_at[node.name]:
+            return False  # a loss of the world before
+        return since >= -node.config.verdict_s and not (surely and since > node.config.verdict_s)
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        config = node.config
+        match effect:
+            case do.Spawn() if config.job.worker_failure == "replace":
+                for tell in effect.tell:
+                    spent = self._slots[node.name, tell.local_rank]
+                    self.demand(
+                        spent <= config.max_restarts, f"{node.name}/{tell.local_rank} started {spent + 1} times"
+                    )
+            case do.Spawn() if node.name in self._failed_at:
+                self._least[node.name] += not self._excused(node, surely=False)
+                self._most[node.name] += not self._excused(node, surely=True)
+                del self._failed_at[node.name]
+                charged = self._least[node.name]
+                self.demand(charged <= config.max_restarts, f"{node.name} restarted {charged} times")
+                self._spawned_at[node.name] = self.cluster.now
+            case do.Spawn():
+                self._spawned_at[node.name] = self.cluster.now
+            case do.End(do.Result(outcome=Outcome.WORKERS_FAILED)) if config.job.worker_failure == "no-replace":
+                record = self.cluster.store.round
+                over = record is not None and (record.finishing or record.phase is Phase.CLOSED)
+                spent = self._most[node.name]
+                self.demand(over or spent >= config.max_restarts, f"{node.name} gave up after {spent} restarts")
+                excused = self._excused(node, surely=True)
+                self.demand(over or not excused, f"{node.name} was charged for the death of a peer")
+
+
+class NoGhosts(Checker):
+    """Nobody is sealed who had been dead for longer than it takes to notice, while the proposer was there to notice."""
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if not sealed_anew(before, after):
+            return
+        # A proposal may have been under way for as long as a slow store takes.
+        margin_s = 2 * by.config.beat_interval_s + self.cluster.timing.give_up[1] + self.cluster.weather.slow_s[1]
+        for member in after.members:
+            died = self.cluster.nodes[member.node].died
+            if died is not None:
+                # What the network held back can arrive long after its sender has died.
+                since = self.cluster.now - max(died, by.born, by.woke, by.heard.get(member.node, 0.0))
+                self.demand(
+                    since <= by.config.beat_tolerance_s + margin_s,
+                    f"round {after.number} has {member.node}, dead for {since:.2f} s",
+                )
+
+
+class OnceEach(Checker):
+    """No second rendezvous: a world differs from the one before it, unless that one was broken."""
+
+    def __init__(self) -> None:
+        self._broken: set[int] = set()
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        match seen:
+            case saw.WorkerSaid(broken_round=int() as number):
+                self._broken.add(number)
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+                process = node.processes[local_rank]
+                if process.launch == launch:
+                    self._broken.add(process.last.round)
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is not None and before.phase is Phase.SEALED and sealed_anew(before, after):
+            same = set(lives(before)) == set(lives(after))
+            self.demand(
+                not same or before.number in self._broken, f"round {after.number} repeats round {before.number}"
+            )
+
+
+class SurvivorsFirst(Checker):
+    """Survivors keep their order and come before newcomers, node by node and worker by worker."""
+
+    def __init__(self) -> None:
+        self._last: Round | None = None
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if not sealed_anew(before, after):
+            return
+        # Through an OPEN round too: who kept a place in it was told of the last world.
+        old = lives(self._last) if self._last is not None else []
+        self._last = after
+        if before is not None:
+            kept = {m.node: m.incarnation for m in before.members}
+            old = [life for life in old if kept.get(life[0]) == life[1]]
+        new = lives(after)
+        survivors = [life for life in new if life in old]
+        self.demand(
+            survivors == [life for life in old if life in new], f"round {after.number}: survivors changed their order"
+        )
+        if survivors:
+            self.demand(new[0] == survivors[0], f"round {after.number}: rank 0 is not a survivor")
+        surviving_nodes = {life[0] for life in survivors}
+        order = [m.node in surviving_nodes for m in after.members]
+        self.demand(order == sorted(order, reverse=True), f"round {after.number}: a newcomer is before a survivor")
+
+
+class FinishedStaysFinished(Checker):
+    """From the first finished node on nobody new is admitted, and finished work is not run again."""
+
+    def __init__(self) -> None:
+        self._done: set[tuple[str, int]] = set()
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        match seen:
+            # An agent that has asked a worker to end cannot tell whether its 0 means that it was through.
+            case saw.WorkerExited(local_rank, launch, 0) if not node.processes[local_rank].asked:
+                if node.processes[local_rank].launch == launch:
+                    self._done.add((node.name, local_rank))
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is not None and before.finishing and sealed_anew(before, after):
+            new = {m.life for m in after.members} - {m.life for m in before.members}
+            self.demand(not new, f"round {after.number} admits {sorted(new)} to a job that is finishing")
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        record = self.cluster.store.round
+        if isinstance(effect, do.Spawn) and not self._may_renew(node):
+            again = [tell.local_rank for tell in effect.tell if (node.name, tell.local_rank) in self._done]
+            self.demand(not again, f"{node.name} runs finished workers {again} again")
+        if isinstance(effect, do.Spawn) and record is not None and record.phase is Phase.CLOSED:
+            # What was sealed before the end may still be on its way to this agent.
+            self.demand(bool(record.outcome) or self._under_way(effect, record), f"{node.name} runs a finished job")
+
+    @staticmethod
+    def _may_renew(node: Node) -> bool:
+        """Option 1 restarts all workers of a node for the failure of one, the finished ones too."""
+        return (node.config.job.restart_policy, node.config.job.worker_failure) == ("soft", "no-replace")
+
+    @staticmethod
+    def _under_way(spawn: do.Spawn, record: Round) -> bool:
+        return all(tell.round >= record.number for tell in spawn.tell)
+
+
+class Ending(Checker):
+    """An agent ends once, says so last, and leaves no worker behind; what it says is true."""
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        self.demand(node.result is None, f"{node.name} lives on after its end")
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        self.demand(node.result is None, f"{node.name} did {effect} after its end")
+        if isinstance(effect, do.End):
+            orphans = [p.name for p in node.running]
+            self.demand(not orphans, f"{node.name} left {', '.join(orphans)} behind")
+            if effect.result.outcome is Outcome.WORKERS_FAILED:
+                self.demand(bool(effect.result.failures), f"{node.name} says its workers failed, and names none")
+
+
+class WorkerStores(Checker):
+    """The worker store of a world is open at its host when the world is sealed, and was never used before."""
+
+    def __init__(self) -> None:
+        self._used: set[Address] = set()
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if not sealed_anew(before, after):
+            return
+        store = after.worker_store
+        if store is None:
+            raise BrokenPromiseError("WorkerStores", f"round {after.number} has no worker store")
+        self.demand(store not in self._used, f"round {after.number} uses the worker store of an earlier round")
+        self._used.add(store)
+        self.demand(store.host == by.config.host, f"round {after.number}: {by.name} lent a store of {store.host}")
+        self.demand(not by.alive or store.port in by.worker_stores, f"round {after.number}: its worker store is closed")
+
+
+class Patient(Checker):
+    """No agent spins: its deadlines are few."""
+
+    MOST_PER_INTERVAL = 40
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        since, ticks = self._since.setdefault(node.name, (self.cluster.now, node.ticks))
+        span = self.cluster.now - since
+        if span >= node.config.beat_interval_s:
+            self._since[node.name] = (self.cluster.now, node.ticks)
+            most = self.MOST_PER_INTERVAL * (span / node.config.beat_interval_s + 1)
+            self.demand(node.ticks - ticks <= most, f"{node.name} ticked {node.ticks - ticks} times in {span:.2f} s")
+
+
+def all_checkers() -> list[Checker]:
+    return [
+        OneWorldPerRound(),
+        Size(),
+        Ranks(),
+        Sequence(),
+        SoftSparesTheHealthy(),
+        RestartsCountedOnce(),
+        NoGhosts(),
+        OnceEach(),
+        SurvivorsFirst(),
+        FinishedStaysFinished(),
+        Ending(),
+        WorkerStores(),
+        Patient(),
+    ]

@@ -1,0 +1,252 @@
+"""The engine with one thing wrong. Each mutant must be caught by a checker, or the checkers are not worth their name.
+
+A mutant is a context manager's worth of patched functions; its name says what it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from softrun.agent import effects as do
+from softrun.agent import ranks, rendezvous
+from softrun.agent.allegiance import Allegiance
+from softrun.agent.crew import Crew, State
+from softrun.agent.engine import Engine
+from softrun.agent.leadership import Leadership
+from softrun.agent.liveness import Liveness
+from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import Fate
+
+Patch = tuple[object, str, Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`killers`: the promises whose checkers may be the first to see it; `near`: a seed to begin with, to save time."""
+
+    name: str
+    patches: Callable[[], list[Patch]]
+    killers: tuple[str, ...]
+    near: int = 0
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        patches = self.patches()
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+        for owner, name, value in patches:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+
+def seals_with_unheard_members() -> list[Patch]:
+    right = rendezvous.fate
+
+    def wrong(member: Member, report: Report | None, dead: bool) -> Fate:
+        fate = right(member, report, dead)
+        return Fate.STAYS if fate is Fate.UNHEARD else fate
+
+    decide = rendezvous.decide
+
+    def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> rendezvous.Decision:
+        invented = {m.node: Report(m, Standing.READY) for m in round_.members if m.node not in reports}
+        return decide(round_, {**reports, **invented}, *rest, **named)
+
+    return [(rendezvous, "fate", wrong), (rendezvous, "decide", decide_wrong)]
+
+
+def never_notices_silence() -> list[Patch]:
+    return [(Liveness, "_overdue", lambda self, node, now: False)]
+
+
+def puts_newcomers_first() -> list[Patch]:
+    right = ranks.order
+    return [(ranks, "order", lambda before, members: tuple(reversed(right(before, members))))]
+
+
+def sorts_members_by_name() -> list[Patch]:
+    return [(ranks, "order", lambda before, members: tuple(sorted(members, key=lambda m: m.node)))]
+
+
+def ignores_max_nodes() -> list[Patch]:
+    decide = rendezvous.decide
+
+    def wrong(round_: Round, *rest: Any, **named: Any) -> rendezvous.Decision:
+        settings = replace(round_.settings, max_nodes=99)
+        decision = decide(replace(round_, settings=settings), *rest, **named)
+        if decision.proposal is None:
+            return decision
+        return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
+
+    return [(rendezvous, "decide", wrong)]
+
+
+def counts_the_minimum_wrongly() -> list[Patch]:
+    decide = rendezvous.decide
+
+    def wrong(round_: Round, *rest: Any, **named: Any) -> rendezvous.Decision:
+        settings = JobSettings(
+            max(1, round_.settings.min_nodes - 1),
+            round_.settings.max_nodes,
+            round_.settings.restart_policy,
+            round_.settings.worker_failure,
+        )
+        decision = decide(replace(round_, settings=settings), *rest, **named)
+        if decision.proposal is None:
+            return decision
+        return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
+
+    return [(rendezvous, "decide", wrong)]
+
+
+def charges_failures_that_a_loss_explains() -> list[Patch]:
+    return [(Engine, "_excused", lambda self: False)]
+
+
+def forgives_every_failure() -> list[Patch]:
+    return [(Engine, "_excused", lambda self: True)]
+
+
+def works_without_pause() -> list[Patch]:
+    right = Crew.enter
+
+    def wrong(self: Crew, *rest: Any) -> list[do.Effect]:
+        return [e for e in right(self, *rest) if not (isinstance(e, do.Tell) and e.state.value == "PAUSED")]
+
+    return [(Crew, "enter", wrong)]
+
+
+def admits_newcomers_after_a_finish() -> list[Patch]:
+    decide = rendezvous.decide
+
+    def wrong(
+        round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any
+    ) -> rendezvous.Decision:
+        decision = decide(round_, reports, dead, store, *rest)
+        placed = {m.node for m in round_.members}
+        more = [r.member for r in reports.values() if r.standing is Standing.READY and r.member.node not in placed]
+        room = round_.settings.max_nodes - len(round_.members)
+        if decision.proposal is not None or not round_.finishing or round_.phase is not Phase.SEALED or not more[:room]:
+            return decision
+        return rendezvous.Decision("one more", rendezvous.seal(round_, [*round_.members, *more[:room]], store, ()))
+
+    return [(rendezvous, "decide", wrong)]
+
+
+def gives_a_new_world_the_old_number() -> list[Patch]:
+    right = rendezvous.seal
+
+    def wrong(round_: Round, *rest: Any) -> Round:
+        return replace(right(round_, *rest), number=max(1, round_.number))
+
+    return [(rendezvous, "seal", wrong)]
+
+
+def uses_a_worker_store_again() -> list[Patch]:
+    right = Leadership.lead
+
+    def wrong(self: Leadership, round_: Round, now: float) -> list[do.Effect]:
+        if self.spare_store is None and round_.worker_store is not None and round_.number > 1:
+            self.spare_store = Address(round_.worker_store.host, round_.worker_store.port)
+        return right(self, round_, now)
+
+    return [(Leadership, "lead", wrong)]
+
+
+def evicted_node_does_not_rejoin() -> list[Patch]:
+    return [(Engine, "_evicted", lambda self: None)]
+
+
+def stops_healthy_workers() -> list[Patch]:
+    def wrong(self: Engine) -> None:
+        self._restart(charged=False)
+
+    return [(Engine, "_halt", wrong)]
+
+
+def leaves_workers_behind() -> list[Patch]:
+    return [(Crew, "living", lambda self: False)]
+
+
+def newcomers_take_over_a_living_job() -> list[Patch]:
+    return [(Allegiance, "_abandoned", lambda self, record, own: True)]
+
+
+def starts_finished_workers_again() -> list[Patch]:
+    right = Crew.exited
+
+    def wrong(self: Crew, local_rank: int, launch: int, exitcode: int) -> do.Failure | None:
+        failure = right(self, local_rank, launch, exitcode)
+        slot = self._slots[local_rank]
+        if slot.state is State.DONE and len(self._slots) > 1:
+            self._renew(slot)
+        return failure
+
+    return [(Crew, "exited", wrong)]
+
+
+def seals_the_same_world_again() -> list[Patch]:
+    decide = rendezvous.decide
+
+    def wrong(
+        round_: Round,
+        reports: dict[str, Report],
+        dead: set[str],
+        store: Address,
+        waits: rendezvous.Waits,
+        patience: rendezvous.Patience,
+        now: float,
+    ) -> rendezvous.Decision:
+        decision = decide(round_, reports, dead, store, waits, patience, now)
+        if decision.proposal is None and decision.reason == "nothing to do" and round_.phase is Phase.SEALED:
+            again = rendezvous.seal(round_, list(round_.members), store, ())
+            return rendezvous.Decision("once more", again)
+        return decision
+
+    return [(rendezvous, "decide", wrong)]
+
+
+def asks_for_a_tick_at_once() -> list[Patch]:
+    return [(Engine, "deadline", lambda self: None if self.stage.value == "ENDED" else self._now + 1e-3)]
+
+
+def gives_workers_the_ranks_of_the_last_world() -> list[Patch]:
+    right = ranks.places
+
+    def wrong(round_: Round, life: tuple[str, int]) -> Any:
+        return {
+            worker: info.model_copy(update={"rank": max(0, info.rank - 1)})
+            for worker, info in right(round_, life).items()
+        }
+
+    return [(ranks, "places", wrong)]
+
+
+MUTANTS = (
+    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=280),
+    Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
+    Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
+    Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),
+    Mutant("ignores_max_nodes", ignores_max_nodes, ("Size",)),
+    Mutant("counts_the_minimum_wrongly", counts_the_minimum_wrongly, ("Size",)),
+    Mutant("charges_failures_that_a_loss_explains", charges_failures_that_a_loss_explains, ("RestartsCountedOnce",)),
+    Mutant("forgives_every_failure", forgives_every_failure, ("RestartsCountedOnce",)),
+    Mutant("works_without_pause", works_without_pause, ("Sequence",)),
+    Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 110),
+    Mutant("uses_a_worker_store_again", uses_a_worker_store_again, ("WorkerStores",)),
+    Mutant("evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress",), near=165),
+    Mutant("stops_healthy_workers", stops_healthy_workers, ("SoftSparesTheHealthy",)),
+    Mutant("leaves_workers_behind", leaves_workers_behind, ("Ending", "Sequence")),
+    Mutant("newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress",), 5),
+    Mutant("starts_finished_workers_again", starts_finished_workers_again, ("FinishedStaysFinished", "Progress")),
+    Mutant("gives_a_new_world_the_old_number", gives_a_new_world_the_old_number, ("OneWorldPerRound",)),
+    Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
+    Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
+    Mutant("gives_workers_wrong_ranks", gives_workers_the_ranks_of_the_last_world, ("Ranks",)),
+)

@@ -1,0 +1,1 @@
+../../../scripts/entry/__init__.py

@@ -1,0 +1,1 @@
+../../../scripts/entry/__main__.py
