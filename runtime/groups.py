@@ -1,9 +1,14 @@
 """Torch's default process group: building it, leaving it, and getting a thread out of it that sits in a collective.
 
-Leaving must be seen by the peers, because that is how an error gets around: the ranks next to a dead one raise, leave,
-and so make the next ones raise. `destroy_process_group` is not seen by them while anything still refers to the group,
-and a DistributedDataParallel model does. gloo has no abort either: `abort` and `shutdown` of torch 2.13 free nobody
-(pytorch#130345). So a gloo group that is left in trouble, or aborted, gets its connections shut down underneath it.
+gloo has no abort: `abort` and `shutdown` of torch 2.13 free nobody (pytorch#130345). So an aborted gloo group gets the
+reading side of its connections shut down underneath it: gloo reads an end of file and everybody who waits raises.
+
+Only the reading side, and no peer may notice it. gloo forgets a payload whose writing failed, because the connection
+was closed, just before it reads the end of file (`op.ubuf` is missing where gloo/transport/tcp/pair.cc signals `tx_`):
+its sender then waits until the group's timeout, half an hour, and nothing frees it. So writing must go on to succeed
+until all members have left: each frees itself, when its own agent says so, and each keeps a duplicate of its
+connections open, whatever gloo and `destroy_process_group` close, until its next group is built, which proves that the
+others have left as well.
 """
 
 from __future__ import annotations
@@ -13,11 +18,12 @@ import functools
 import logging
 import os
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from softrun.runtime.events import WorkerInfo
 
@@ -40,19 +46,64 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class Connections:
-    """The TCP connections of one default process group, known by what was opened while it was built."""
+    """The TCP connections of one default process group, known by what is opened while it is built."""
+
+    _kept: ClassVar[list[Connections]] = []  # those of this process that were neither superseded nor let go
 
     def __init__(self) -> None:
         self._before = _sockets()
-        self._own: set[str] | None = None
+        self._own: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._settled = threading.Event()
+        self._is_being_cut = False
 
-    def settle(self) -> None:
-        """The group is built: what is opened from now on is not its."""
-        self._own = _sockets() - self._before
+    def settle(self, *, built: bool) -> None:
+        """What is opened from now on is not the group's. Once it is built, its members have left all before it."""
+        with self._lock:
+            if self._settled.is_set():
+                return
+            self._own = list(_connections_since(self._before)) if built else []
+            self._settled.set()
+        if built:
+            earlier, Connections._kept = Connections._kept, [self]
+            for connections in earlier:
+                connections.let_go()
 
     def cut(self) -> None:
-        """Shut them down: whoever waits on one of them, here or at its other end, raises. For any thread."""
-        _shut_down(_sockets() - self._before if self._own is None else self._own)
+        """Make whoever waits for one of them here raise; once they are settled no peer notices. For any thread."""
+        with self._lock:
+            if self._settled.is_set():
+                for connection in self._own:
+                    with contextlib.suppress(OSError):  # it is closed already
+                        connection.shutdown(socket.SHUT_RD)
+            elif not self._is_being_cut:
+                self._is_being_cut = True
+                threading.Thread(target=self._cut_until_settled, name="softrun-abort", daemon=True).start()
+
+    def let_go(self) -> None:
+        """Keep them open no longer than the group does."""
+        with self._lock:
+            while self._own:
+                self._own.pop().close()
+
+    @classmethod
+    def let_go_in_child(cls) -> None:
+        """A forked child shares its parent's connections: they are not its own to cut, or to keep open."""
+        for connections in cls._kept:
+            connections._lock = threading.Lock()
+            connections.let_go()
+        cls._kept = []
+
+    def _cut_until_settled(self) -> None:
+        """While a group is built it opens one connection after the other, and may wait on any of them for an hour."""
+        while True:
+            with self._lock:
+                if self._settled.is_set():
+                    return
+                for connection in _connections_since(self._before):
+                    with connection, contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+            self._settled.wait(ABORT_INTERVAL_S)
 
 
 class Group:
@@ -63,12 +114,6 @@ class Group:
         self._backend = ""
         self._connections = Connections()
         self._aborted = False
-        self._settled = threading.Event()  # built, or failed to be
-
-    @property
-    def notices_leavers(self) -> bool:
-        """Whether a collective raises when a peer leaves. NCCL's waits on."""
-        return "gloo" in self._backend and "nccl" not in self._backend
 
     def build(self, info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
         """Build it. A group of an earlier world that is still there is left first."""
@@ -81,33 +126,26 @@ class Group:
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         try:
             dist.init_process_group(self._backend, timeout=timeout, **info.get_pg_parameters())
-            self._connections.settle()
             self.built = True
         finally:
-            self._settled.set()
+            self._connections.settle(built=self.built)
         if self._aborted:
             raise ConnectionAbortedError(f"the group of {info.world_size} workers was aborted while it was built")
 
     def abort(self) -> None:
-        """Make whoever sits in this group raise, here and at its peers. For any thread; does not wait."""
-        first, self._aborted = not self._aborted, True
+        """Make whoever sits in this group raise. For any thread; does not wait."""
+        self._aborted = True
         if self.built and "nccl" in self._backend:
             _abort_device_groups()
         if not self.built or "gloo" in self._backend:
             self._connections.cut()
-        if first and not self._settled.is_set():
-            threading.Thread(target=self._cut_until_settled, name="softrun-abort", daemon=True).start()
-
-    def _cut_until_settled(self) -> None:
-        """While a group is built it opens one connection after the other, and may wait on any of them for an hour."""
-        while not self._settled.wait(ABORT_INTERVAL_S):
-            self._connections.cut()
 
     def leave(self, *, in_trouble: bool) -> None:
-        """Leave it at once. In trouble the peers, who may wait for this rank, are made to raise as well."""
+        """Leave it at once. In trouble, other threads in it are made to raise and no peer notices before `let_go`."""
         import torch.distributed as dist
 
-        self._settled.set()
+        if not self.built:
+            self._connections.settle(built=False)
         if in_trouble:
             self.abort()
         if dist.is_initialized():
@@ -115,6 +153,12 @@ class Group:
                 dist.destroy_process_group()
             except Exception:
                 _log.warning("the process group was left in disorder", exc_info=True)
+        if not in_trouble:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Have the peers notice that it was left."""
+        self._connections.let_go()
 
 
 _noted: Connections | None = None
@@ -140,24 +184,24 @@ def _noting(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
         try:
             yield from handler(*args, **options)
         finally:
-            connections.settle()
+            connections.settle(built=True)
 
     return noting
 
 
 def cut_noted() -> None:
-    """Make whoever sits in the trainer's own default group raise, here and at its peers. For any thread."""
+    """Make whoever sits in the trainer's own default group raise. For any thread."""
     if _noted is not None:
         _noted.cut()
 
 
-def _forget_noted() -> None:
-    """A forked child shares its parent's connections: they are not its own to cut."""
+def _begin_in_child() -> None:
     global _noted
     _noted = None
+    Connections.let_go_in_child()
 
 
-os.register_at_fork(after_in_child=_forget_noted)
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def has_group() -> bool:
@@ -204,29 +248,40 @@ def _abort_device_groups() -> None:
             _log.warning("the process group could not be aborted", exc_info=True)
 
 
-def _sockets() -> set[str]:
-    """This process's sockets by the names that the kernel never uses twice at a time, unlike descriptors."""
+def _sockets() -> set[int]:
+    """This process's sockets by their inodes, which the kernel never uses twice at a time, unlike descriptors."""
     return set(_open_sockets().values())
 
 
-def _open_sockets() -> dict[int, str]:
+def _open_sockets() -> dict[int, int]:
+    """Inodes by descriptor."""
     found = {}
     with os.scandir("/proc/self/fd") as descriptors:
         for entry in descriptors:
             with contextlib.suppress(OSError):  # closed since it was listed
-                target = os.readlink(entry.path)  # noqa: PTH115 - a pathlib.Path cannot hold "socket:[123]" faithfully
-                if target.startswith("socket:"):
-                    found[int(entry.name)] = target
+                status = os.fstat(int(entry.name))
+                if stat.S_ISSOCK(status.st_mode):
+                    found[int(entry.name)] = status.st_ino
     return found
 
 
-def _shut_down(names: set[str]) -> None:
-    """Shut down those of the named sockets that are TCP connections."""
-    for fd, name in _open_sockets().items():
-        if name not in names:
+def _connections_since(before: set[int]) -> Iterator[socket.socket]:
+    """Duplicates of the TCP connections that were opened since."""
+    for fd, inode in _open_sockets().items():
+        if inode in before:
             continue
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-            # Not a listening socket: gloo calls std::terminate when its listener is shut down.
-            is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-            if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                connection.shutdown(socket.SHUT_RDWR)
+        try:
+            duplicate = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue  # closed since it was listed
+        # Another thread may have closed the descriptor and opened another socket under its number.
+        if os.fstat(duplicate.fileno()).st_ino == inode and _is_connection(duplicate):
+            yield duplicate
+        else:
+            duplicate.close()
+
+
+def _is_connection(sock: socket.socket) -> bool:
+    """Not a listening socket: gloo calls std::terminate when its listener is shut down."""
+    is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM
+    return is_tcp and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -86,17 +86,12 @@ class _HandedOut(WorkerInfo):
         return WorkerInfo.__name__
 
 
-def _free_the_trainer(event: WorkerEvent) -> None:
-    """In the watcher's thread: the main thread may sit in a collective that lost a peer. Added peers end no step."""
-    if event.change_event is not WorldChangeEvent.SCALE_UP:
-        cut_noted()
-
-
 class _Worker:
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
         self._handed: _HandedOut | None = None
         self._round = 0
+        self._entered = 0  # the sequence of the event that named the world that the trainer is in
         self._grouped = False  # a default process group was seen in this round
         self._stop_watching: Callable[[], None] | None = None
 
@@ -106,10 +101,8 @@ class _Worker:
 
     def hand_out(self) -> WorkerInfo:
         if self._stop_watching is None:
-            self._stop_watching = self.inbox.subscribe(_free_the_trainer)
+            self._stop_watching = self.inbox.subscribe(self._free_the_trainer)
         broken = self._is_broken()
-        if broken:
-            cut_noted()  # destroy_process_group alone may leave its peers waiting: see softrun.runtime.groups
         event = self.world_after(self._round if broken else self._round - 1)
         if self._handed is None or self._handed != event.worker_info:
             self._handed = _HandedOut(**dict(event.worker_info))
@@ -129,12 +122,22 @@ class _Worker:
             self.inbox.wait(event.sequence)
 
     def _enter(self, event: WorkerEvent) -> None:
+        self._entered = event.sequence
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             count_groups_anew()
             note_builds()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.worker_info.environment())
+
+    def _free_the_trainer(self, event: WorkerEvent) -> None:
+        """In the watcher's thread: the main thread may sit in a collective that somebody has left, or will never enter.
+
+        Peers that are added end no step before there is a world with them.
+        """
+        added = event.change_event is WorldChangeEvent.SCALE_UP and event.worker_state is WorkerState.PAUSED
+        if not added and event.sequence > self._entered:
+            cut_noted()
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()

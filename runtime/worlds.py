@@ -93,6 +93,7 @@ class World:
         except BaseException as error:
             self._leave(group, in_trouble=True)
             if not self._is_ended_by(error):
+                group.let_go()
                 raise
             self._ended = True
         else:
@@ -153,11 +154,10 @@ def _abort_if_lost(group: Group, event: WorkerEvent) -> None:
     """In the watcher's thread: get the main thread out of what would never end.
 
     Peers that are added interrupt no step: each worker leaves after the step it is in. But nobody builds the group of a
-    world past, and who waits for a peer that has left it without noticing must not wait longer than the others.
+    world past, and once there is a new world nobody completes a step of the last one.
     """
-    added = event.change_event is WorldChangeEvent.SCALE_UP
-    left_behind = event.worker_state is WorkerState.HEALTHY and not group.notices_leavers
-    if not added or not group.built or left_behind:
+    added = event.change_event is WorldChangeEvent.SCALE_UP and event.worker_state is WorkerState.PAUSED
+    if not added or not group.built:
         group.abort()
 
 
