@@ -48,6 +48,8 @@ class Allegiance:
             self._liveness.vouch()
             if self._following is not None:
                 self._liveness.watch(self._following, self._now)
+        for member in round_.members:
+            self._liveness.holds(member.node, member.term)
         self._leader_beat = None  # somebody wrote this: whether they live is a new question
         return self.leadership.adopt(round_)
 
@@ -55,6 +57,7 @@ class Allegiance:
         self._liveness.heard(node, self._now)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
+            self._liveness.holds(node, report.member.term)
             self.leadership.hear(report)
         return [do.Say(node, own)] if isinstance(message, Hello) else []
 
@@ -71,6 +74,16 @@ class Allegiance:
         if node == self._following:
             self._link_up = False
             self._redial_at = self._now + self._interval_s / 4
+
+    def judge_by_leases(self) -> None:
+        """The store has leases: silence alone proves nothing."""
+        self._liveness.leased = True
+
+    def lease_expired(self, node: str, term: int) -> None:
+        if node != self._node:
+            self._liveness.expire(node, term)
+            if self._liveness.gone(node):
+                self.leadership.bury(node)
 
     def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
         if self._leader_beat is not None and count == self._leader_beat[0]:
@@ -170,12 +183,13 @@ class Allegiance:
         """Is it certain that nobody who is in the record can lead?
 
         A newcomer that cannot reach the members may have a fault of its own, so its links prove nothing to it
-        unless they stood before; else the leader's beat in the store must have stopped, for as long as answers came.
+        unless they stood before. Then their leases must have expired; in a store without leases the leader's beat there
+        must have stopped, for as long as answers came.
         """
         certain = (Fate.WITHDRAWN, Fate.DONE)
         if all(self._liveness.gone(m.node) or self._fate(m, own) in certain for m in record.members):
             return True
-        if self._leader_beat is None:
+        if self._leader_beat is None or self._liveness.leased:
             return False
         _, since, until = self._leader_beat
         return until - since >= 2 * self._tolerance_s

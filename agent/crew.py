@@ -150,6 +150,15 @@ class Crew:
                 slot.abandon_at = now + ABANDON_S if killed else None
         return effects
 
+    def hurry(self, now: float) -> list[Effect]:
+        """SIGKILL to those who were asked to end and have not."""
+        effects: list[Effect] = []
+        for slot in self._slots:
+            if slot.state is State.STOPPING and slot.kill_at is not None:
+                slot.kill_at, slot.abandon_at = None, now + ABANDON_S
+                effects.append(self._signal(slot, SIGKILL))
+        return effects
+
     def tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for slot in self._slots:

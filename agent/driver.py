@@ -76,6 +76,8 @@ class Driver:
                 self._store.beat()
             case do.ReadLeaderBeat():
                 self._store.read_beats()
+            case do.RenewLease():
+                self._store.renew()
             case do.OpenWorkerStore():
                 self._worker_stores.open()
             case do.CloseWorkerStore(port):

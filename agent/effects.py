@@ -27,6 +27,12 @@ class ReadLeaderBeat:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewLease:
+    """Renew this agent's lease in the store; answer with LeaseRenewed. The engine asks, so a loop that is stuck lets
+    the lease expire."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenWorkerStore:
     """Open a fresh worker store on a free port; answer with WorkerStoreOpened."""
 
@@ -140,6 +146,7 @@ Effect = (
     Propose
     | BeatAsLeader
     | ReadLeaderBeat
+    | RenewLease
     | OpenWorkerStore
     | CloseWorkerStore
     | Dial

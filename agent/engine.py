@@ -31,6 +31,7 @@ from softrun.agent.crew import SIGKILL, Crew
 from softrun.agent.effects import Effect, Outcome, Result
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Waits
+from softrun.agent.tenure import Tenure
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import WorldChangeEvent
 
@@ -98,6 +99,8 @@ class Engine:
         self._store_empty = False
         self._store_asked_at: float | None = None  # since when the store owes an answer
         self._lingers = False  # for those who need the store that this agent hosts
+        self._tenure = Tenure()
+        self._fenced = False  # the workers were stopped because the lease may have expired
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
@@ -128,6 +131,7 @@ class Engine:
         wanted = [
             *self._allegiance.deadlines(),
             self._crew.deadline(),
+            self._tenure.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
         ]
@@ -152,6 +156,11 @@ class Engine:
             case saw.LeaderBeatSeen(count):
                 self._store_asked_at = None
                 self._allegiance.leader_beats(count, self.record, self._report())
+            case saw.LeaseRenewed(until, term, granted_s):
+                self._lease_renewed(until, term, granted_s)
+            case saw.LeasesExpired(leases):
+                for node, term in leases:
+                    self._lease_expired(node, term)
             case saw.LinkUp(node):
                 self._effects += self._allegiance.link_up(node, self._report())
             case saw.LinkDown(node, gone):
@@ -210,6 +219,8 @@ class Engine:
 
     def _meet(self, round_: Round) -> None:
         """A world is sealed with this node in it: bring its workers there."""
+        if not self._tenure.sure(self._now):
+            return  # somebody may have gone on without this node; looked at again with the next renewal
         if round_.number <= self._broken_round:
             return  # its workers failed there: only the next world is of use
         told = self._crew.told
@@ -228,9 +239,34 @@ class Engine:
             case Stage.WAITING | Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
                 pass
 
-    def _evicted(self) -> None:
-        """The others took this node for dead. It comes back as a newcomer."""
-        self._note("the others went on without this node, which they took for dead: it joins again", warning=True)
+    def _lease_renewed(self, until: float, term: int, granted_s: float) -> None:
+        lapsed = self._tenure.renewed(until, term, granted_s)
+        self._allegiance.judge_by_leases()
+        if lapsed and self._standing is Standing.READY:
+            self._evicted("the lease of this node had expired, so the others took it for dead")
+        elif self._fenced:
+            self._note("the lease still stands: this node goes on", warning=True)
+        self._fenced = False
+        if self.stage is Stage.WAITING:
+            self._look_again()
+
+    def _lease_expired(self, node: str, term: int) -> None:
+        self._allegiance.lease_expired(node, term)
+        if node in self._peers():
+            self._loss_at = self._now
+
+    def _fence(self) -> None:
+        """This node's lease may have expired: whoever takes its place must not meet its workers."""
+        self._fenced = True
+        self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
+        if self.stage is Stage.WORKING:
+            self._break_world()
+            self._halt()
+        self._effects += self._crew.hurry(self._now)
+
+    def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
+        """It comes back as a newcomer."""
+        self._note(f"{why}: it joins again", warning=True)
         self.incarnation += 1
         match self.stage:
             case Stage.WORKING:
@@ -392,7 +428,9 @@ class Engine:
                 return None
 
     def _store_silent_at(self) -> float | None:
-        return None if self._store_asked_at is None else self._store_asked_at + self._config.store_timeout_s
+        if self._store_asked_at is None or self._tenure.leased:  # a store that has leases comes back
+            return None
+        return self._store_asked_at + self._config.store_timeout_s
 
     def _verdict_at(self) -> float:
         told = self._crew.told
@@ -409,6 +447,10 @@ class Engine:
                 f"the store has not answered for {self._config.store_timeout_s:g} s: look at the host that has it; "
                 "read_timeout in --rdzv_conf is how long to wait"
             )
+        if self._tenure.due(self._now):
+            self._effects.append(do.RenewLease())
+        if not self._tenure.sure(self._now) and not self._fenced:
+            self._fence()
         self._effects += self._crew.tick(self._now)
         before = None
         while before is not self.stage:
@@ -481,6 +523,10 @@ class Engine:
         else:
             self._crew.rewind()
         self._stage(Stage.WAITING)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Is there a world for this node that could not be met before?"""
         record = self.record
         if record is None or record.phase is not Phase.SEALED:
             return
@@ -509,7 +555,8 @@ class Engine:
 
     def _me(self) -> Member:
         config = self._config
-        return Member(config.node, self.incarnation, config.host, config.port, config.role, self._crew.workers())
+        workers = self._crew.workers()
+        return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, self._tenure.term)
 
     def _report(self) -> Report:
         last = self._last_report

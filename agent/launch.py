@@ -20,11 +20,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softrun.agent.backends import choose_backend
 from softrun.agent.engine import EngineConfig
-from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.errors import UsageError
 from softrun.agent.model import JobSettings
-from softrun.agent.settings import RendezvousSettings
-from softrun.agent.store_c10d import C10dStore, parse_endpoint
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
 
 if TYPE_CHECKING:
@@ -134,22 +133,28 @@ def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, arg
     """
     entrypoint, args = _as_command(entrypoint, args)
     policy = load_policy_of(config)
-    rendezvous = RendezvousSettings.parse(config.rdzv_configs, config.policy_name)
-    if config.rdzv_backend != "c10d":
-        raise UsageError(f"--rdzv_backend {config.rdzv_backend!r} is not there: use c10d")
-    endpoint = parse_endpoint(config.rdzv_endpoint)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         logger.warning("LaunchConfig has no run_id: made %s", config.run_id)
-    host = config.local_addr or address_towards(endpoint)
+    node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    backend = choose_backend(
+        config.rdzv_backend,
+        config.rdzv_endpoint,
+        config.rdzv_configs,
+        config.policy_name,
+        config.run_id,
+        node,
+        config.local_addr,
+    )
+    rendezvous = backend.settings
 
     # Here, not above: this is what needs torch.
     from softrun.agent.assembly import run_agent
 
     engine_config = EngineConfig(
         job=JobSettings(config.min_nodes, config.max_nodes, config.policy_name, config.worker_failure),
-        node=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
-        host=host,
+        node=node,
+        host=backend.host,
         port=0,
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -163,10 +168,7 @@ def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, arg
         grace_s=float(config.shutdown_timeout or 0),
     )
 
-    def open_store() -> C10dStore:
-        return C10dStore(config.run_id, *endpoint, rendezvous.read_timeout, rendezvous.is_host)
-
-    return run_agent(config, engine_config, policy, open_store, entrypoint, tuple(args))
+    return run_agent(config, engine_config, policy, backend.open, entrypoint, tuple(args))
 
 
 def load_policy_of(config: LaunchConfig) -> RestartPolicyStrategy:
@@ -209,24 +211,3 @@ def _script_of(entrypoint: str, args: list[Any]) -> Path | None:
         elif not word.startswith("-"):
             return Path(word)
     return None
-
-
-def address_towards(endpoint: tuple[str, int]) -> str:
-    """This machine's address on the way to the store, which others can reach if they can reach the store."""
-    host, port = endpoint
-    try:
-        family, kind, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as sock:
-            sock.connect(target)  # sends nothing, for a datagram socket
-            address = str(sock.getsockname()[0])
-    except OSError as error:
-        raise StoreLostError(
-            f"no way to the host {host!r} of --rdzv_endpoint ({error.strerror or error}): correct it, or give this "
-            "machine's address by --local_addr"
-        ) from error
-    # A machine often knows its own name as a loopback address. The others know it by that name, too, and better.
-    return host if _is_loopback(address) and not _is_loopback(host) else address
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

@@ -4,6 +4,9 @@ A peer is dead when its process is certainly gone (the kernel closed its link an
 it was to be heard and was not for longer than the tolerance. Only those who have reason to speak are watched: a leader
 watches all members, a follower watches its leader. Silence of anybody else means nothing.
 
+Where the store has leases, silence is no proof: a lease that has expired is, since its owner has stopped its workers by
+then. It stays a proof until the owner speaks under another lease, a later term of its.
+
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a fresh tolerance to everyone who was not dead before.
 """
@@ -21,6 +24,9 @@ class Liveness:
         self._heard_at: dict[str, float] = {}
         self._watched_since: dict[str, float] = {}
         self._gone: set[str] = set()
+        self.leased = False
+        self._terms: dict[str, int] = {}
+        self._expired: dict[str, int] = {}  # the last term of each node that has expired
         self._bound = -inf  # nobody becomes overdue before; may be too early, never too late
 
     def look(self, now: float) -> bool:
@@ -58,15 +64,24 @@ class Liveness:
         """The process of `node` is certainly gone."""
         self._gone.add(node)
 
+    def holds(self, node: str, term: int) -> None:
+        """`node` has said, or others have agreed, that this is its lease."""
+        self._terms[node] = max(term, self._terms.get(node, 0))
+
+    def expire(self, node: str, term: int) -> None:
+        """That lease of `node` has expired."""
+        self._expired[node] = max(term, self._expired.get(node, 0))
+
     def gone(self, node: str) -> bool:
-        return node in self._gone
+        """It is certain that its process, or its lease, is no more."""
+        return node in self._gone or (node in self._expired and self._expired[node] >= self._terms.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:
-        return node in self._gone or self._overdue(node, now)
+        return self.gone(node) or self._overdue(node, now)
 
     def silent(self, node: str, now: float) -> bool:
         """Was nothing heard of it within the tolerance, whether it had reason to speak or not?"""
-        return node in self._gone or node not in self._heard_at or now - self._heard_at[node] >= self.tolerance_s
+        return self.gone(node) or node not in self._heard_at or now - self._heard_at[node] >= self.tolerance_s
 
     def due(self, now: float) -> bool:
         """May somebody have become overdue since `deadline` was asked?"""
@@ -78,11 +93,11 @@ class Liveness:
         if self._bound <= self._last_look:
             due = (self._due_at(node) for node in self._watched_since if node not in self._gone)
             self._bound = min((at for at in due if at > self._last_look), default=inf)
-        return self._bound if self._bound < inf else None
+        return self._bound if self._bound < inf and not self.leased else None
 
     def _due_at(self, node: str) -> float:
         since = self._watched_since[node]
         return max(since, self._heard_at.get(node, since)) + self.tolerance_s
 
     def _overdue(self, node: str, now: float) -> bool:
-        return node in self._watched_since and now >= self._due_at(node)
+        return not self.leased and node in self._watched_since and now >= self._due_at(node)

@@ -29,6 +29,7 @@ class Member:
     port: int  # where this agent listens for the links of others
     role: str
     workers: tuple[Worker, ...]  # in rank order
+    term: int = 0  # which of its leases this agent has, where the store has leases
 
     @property
     def life(self) -> tuple[str, int]:

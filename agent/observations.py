@@ -29,6 +29,23 @@ class LeaderBeatSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """Until `until`, by this agent's clock, nobody can have been told that its lease has expired; in answer to
+    RenewLease, and once at the start. A higher `term` than before: the lease had expired, and this is another."""
+
+    until: float
+    term: int
+    granted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesExpired:
+    """(node, term): those agents are dead, or have stopped their workers, whatever else they say under that term."""
+
+    leases: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLost:
     """The store will not answer any more."""
 
@@ -99,6 +116,8 @@ Observation = (
     StoreReady
     | RecordSeen
     | LeaderBeatSeen
+    | LeaseRenewed
+    | LeasesExpired
     | StoreLost
     | LinkUp
     | LinkDown

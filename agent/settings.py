@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from softrun.agent.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class RendezvousSettings(BaseModel):
@@ -32,7 +35,7 @@ class RendezvousSettings(BaseModel):
     timeout: float | None = Field(default=None, description="torch's old name for join_timeout")
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any], policy: str) -> RendezvousSettings:
+    def parse(cls, given: Mapping[str, Any], policy: str) -> Self:
         """Raises UsageError for an unknown key or a value that is out of range."""
         values = dict(given)
         if "timeout" in values:
@@ -47,3 +50,21 @@ class RendezvousSettings(BaseModel):
             if fault["type"] == "extra_forbidden":
                 raise UsageError(f"--rdzv_conf has no key {key!r}: use {', '.join(cls.model_fields)}") from None
             raise UsageError(f"--rdzv_conf {key}={fault['input']!r} is refused: {fault['msg']}") from None
+
+
+class EtcdSettings(RendezvousSettings):
+    """What `--rdzv_backend etcd3` knows beside. The password is no key: it would stand on the command line."""
+
+    lease_ttl: float = Field(
+        default=15,
+        ge=1,
+        le=3600,
+        description="a host that is dead or cut off is left behind after so long, and an etcd that is away for up to "
+        "three quarters of it is not noticed by the workers; etcd grants 2 s at least, with its default timing",
+    )
+    protocol: Literal["http", "https"] = "http"
+    ca_cert: str | None = Field(default=None, description="file of the authorities that etcd's certificate is from")
+    ssl_cert: str | None = Field(default=None, description="file of this client's certificate, for mutual TLS")
+    ssl_cert_key: str | None = Field(default=None, description="file of the key of ssl_cert")
+    user: str | None = None
+    password_file: str | None = Field(default=None, description="file of the password, else SOFTRUN_ETCD_PASSWORD")

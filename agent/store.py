@@ -10,16 +10,56 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from softrun.agent.codec import decode_round, encode_round
 from softrun.agent.errors import ProtocolError, StoreLostError
 from softrun.agent.model import Round
-from softrun.agent.observations import LeaderBeatSeen, Observation, RecordSeen, StoreLost, StoreReady
+from softrun.agent.observations import (
+    LeaderBeatSeen,
+    LeaseRenewed,
+    LeasesExpired,
+    Observation,
+    RecordSeen,
+    StoreLost,
+    StoreReady,
+)
 
 logger = logging.getLogger("softrun.store")
+
+
+Lease = tuple[str, int]
+"""A node, and its term: which of its leases this is, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has happened to a store."""
+
+    record: bytes | None  # a newer one
+    expired: tuple[Lease, ...] = ()
+    gap: bool = False  # leases may have expired without being named
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """This agent's lease stands at least until then, by the monotonic clock: nobody can have taken its place."""
+
+    until: float
+    term: int
+    granted_s: float
+
+
+class Leases(Protocol):
+    """Proof that a node lives which reaches all others even where the node itself does not."""
+
+    def renew(self) -> Tenure:
+        """Renew this agent's lease; where it has expired, take a new one."""
+
+    def missing(self, leases: Collection[Lease]) -> set[Lease]:
+        """Those of them that do not stand."""
 
 
 class Store(Protocol):
@@ -28,14 +68,17 @@ class Store(Protocol):
     hosted: bool
     """It lives inside this process, and ends with it."""
 
+    leases: Leases | None
+    """A store that has leases comes back when it was away, and its methods wait for that."""
+
     def latest(self) -> bytes | None:
         """The newest record; None where there is none."""
 
     def create(self, version: int, record: bytes) -> bytes:
         """Put `record` in place as `version`, if that version is not there yet; return what stands there then."""
 
-    def wait_beyond(self, version: int) -> bytes:
-        """Block until there is a newer record than `version`; return the newest. One thread at a time."""
+    def wait_beyond(self, version: int) -> Change:
+        """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
 
     def beat(self) -> int:
         """Raise the leader's count by one; return it."""
@@ -51,41 +94,49 @@ class Store(Protocol):
 
 
 class StoreThreads:
-    """Runs a store in two threads, one that calls and one that watches. `observe` is called from both."""
+    """Runs a store in threads: one calls, one watches, one keeps the lease. `observe` is called from all of them.
+
+    Of what was asked for and not begun only the newest of each kind is kept, so nothing piles up while a store is away.
+    """
 
     def __init__(self, open_store: Callable[[], Store], observe: Callable[[Observation], None]) -> None:
         self._open_store = open_store
         self._observe = observe
-        self._calls: SimpleQueue[Callable[[Store], object] | None] = SimpleQueue()
         self._store: Store | None = None
+        self._round: Round | None = None  # the newest that was watched
         self._closing = threading.Event()
+        self._calls = _Requests()
+        self._renewals = _Requests()
         self._caller = threading.Thread(target=self._call, name="softrun-store", daemon=True)
-        self._watcher: threading.Thread | None = None
+        self._others: list[threading.Thread] = []
 
     def start(self) -> None:
         self._caller.start()
 
     def propose(self, round_: Round) -> None:
-        self._calls.put(lambda store: self._saw(store.create(round_.version, encode_round(round_))))
+        self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
 
     def beat(self) -> None:
-        self._calls.put(lambda store: self._observe(LeaderBeatSeen(store.beat())))
+        self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(store.beat())))
 
     def read_beats(self) -> None:
-        self._calls.put(lambda store: self._observe(LeaderBeatSeen(store.beats())))
+        self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(store.beats())))
+
+    def renew(self) -> None:
+        self._renewals.put("renew", self._renew)
 
     def close(self, wait_s: float = 5.0) -> None:
         """Finish what was asked for and close; a store that does not answer is left behind after `wait_s`."""
-        self._calls.put(None)
+        self._renewals.end()
+        self._calls.end()
         if self._store is None:
             self._closing.set()  # it still connects; the thread looks here when it is through
             return
         self._caller.join(wait_s)
         self._closing.set()
-        if self._store is not None:
-            self._store.close()
-        if self._watcher is not None:
-            self._watcher.join(wait_s)
+        self._store.close()
+        for thread in self._others:
+            thread.join(wait_s)
 
     def _call(self) -> None:
         with self._reporting_loss():
@@ -94,21 +145,55 @@ class StoreThreads:
                 store.close()
                 return
             self._observe(StoreReady(store.hosted))
-            record = store.latest()
-            version = self._saw(record)
-            self._watcher = threading.Thread(target=self._watch, args=(store, version), daemon=True)
-            self._watcher.start()
-            while (call := self._calls.get()) is not None:
-                call(store)
+            if store.leases is not None:
+                self._renew(store)
+                self._begin(self._serve, store, self._renewals)
+            version = self._saw(store.latest())
+            self._begin(self._watch, store, version)
+            self._serve(store, self._calls)
             store.leave()
 
+    def _begin(self, run: Callable[..., None], *args: object) -> None:
+        def reporting() -> None:
+            with self._reporting_loss():
+                run(*args)
+
+        thread = threading.Thread(target=reporting, name=f"softrun-store{run.__name__}", daemon=True)
+        self._others.append(thread)
+        thread.start()
+
+    def _serve(self, store: Store, requests: _Requests) -> None:
+        while (call := requests.take()) is not None:
+            call(store)
+
     def _watch(self, store: Store, version: int) -> None:
-        with self._reporting_loss():
-            while True:
-                version = self._saw(store.wait_beyond(version))
+        if version:
+            self._look_for_expired(store)
+        while True:
+            change = store.wait_beyond(version)
+            if change.record is not None:
+                version = self._saw(change.record)
+            if change.expired:
+                self._observe(LeasesExpired(change.expired))
+            if change.gap:
+                self._look_for_expired(store)
+
+    def _look_for_expired(self, store: Store) -> None:
+        """Of the members of the record: others are heard of when they speak."""
+        if store.leases is not None and self._round is not None:
+            missing = store.leases.missing([(member.node, member.term) for member in self._round.members])
+            if missing:
+                self._observe(LeasesExpired(tuple(sorted(missing))))
+
+    def _renew(self, store: Store) -> None:
+        if store.leases is None:
+            raise AssertionError("a lease was to be renewed in a store that has none")
+        tenure = store.leases.renew()
+        self._observe(LeaseRenewed(tenure.until, tenure.term, tenure.granted_s))
 
     def _saw(self, record: bytes | None) -> int:
         round_ = decode_round(record) if record is not None else None
+        self._round = round_
         self._observe(RecordSeen(round_))
         return round_.version if round_ is not None else 0
 
@@ -125,3 +210,29 @@ class StoreThreads:
             return
         if not self._closing.is_set():
             self._observe(StoreLost(reason))
+
+
+class _Requests:
+    """What is asked of a store: the newest of each kind, in the order in which the kinds were first asked for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[Store], object]] = {}
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def put(self, kind: str, call: Callable[[Store], object]) -> None:
+        with self._changed:
+            self._waiting[kind] = call
+            self._changed.notify()
+
+    def end(self) -> None:
+        """No more will come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def take(self) -> Callable[[Store], object] | None:
+        """The next one, once there is one; None after the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            return self._waiting.pop(next(iter(self._waiting))) if self._waiting else None

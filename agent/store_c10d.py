@@ -23,6 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.store import Change, Leases
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -35,6 +36,8 @@ _FAREWELL = timedelta(seconds=1)
 
 class C10dStore:
     """`host` and `port` are the endpoint's. Hosts the store if the address is this machine's and the port is free."""
+
+    leases: Leases | None = None
 
     def __init__(self, job: str, host: str, port: int, connect_timeout_s: float, is_host: bool | None = None) -> None:
         self._prefix = f"softrun/{job}/"
@@ -74,14 +77,14 @@ class C10dStore:
                     self._calls.delete_key(self._key(version - KEPT))
             return stands
 
-    def wait_beyond(self, version: int) -> bytes:
+    def wait_beyond(self, version: int) -> Change:
         from torch.distributed import DistStoreError
 
         # The next version may be pruned already for a watcher that was away, so waiting for it comes second.
         while (newest := self._newest(self._watch, version)) == version:
             with _loss_of(self._endpoint), suppress(DistStoreError):  # the wait has a bound, and begins again
                 self._watch.wait([self._key(version + 1)], _WAIT)
-        return self._read(self._watch, newest)
+        return Change(self._read(self._watch, newest))
 
     def beat(self) -> int:
         with _loss_of(self._endpoint):

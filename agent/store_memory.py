@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 
 from softrun.agent.errors import StoreLostError
+from softrun.agent.store import Change
 
 
 class MemoryStore:
     """Agents share it by being given the same object."""
 
     hosted = False
+    leases = None
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -30,12 +32,12 @@ class MemoryStore:
             # A version that would leave a gap was made from a record that is not there.
             return self._records[min(version, len(self._records)) - 1]
 
-    def wait_beyond(self, version: int) -> bytes:
+    def wait_beyond(self, version: int) -> Change:
         with self._alive():
             self._changed.wait_for(lambda: self._closed or len(self._records) > version)
             if self._closed:
                 raise StoreLostError("the store in memory was closed")
-            return self._records[-1]
+            return Change(self._records[-1])
 
     def beat(self) -> int:
         with self._alive():

@@ -12,8 +12,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
+from softrun.agent.backends import address_towards
 from softrun.agent.errors import UsageError
-from softrun.agent.launch import address_towards
 from softrun.runtime.channel import ChannelError, EventWriter
 
 pytestmark = pytest.mark.processes
@@ -143,6 +143,6 @@ def test_a_machine_that_knows_its_own_name_as_loopback_is_known_to_others_by_nam
         return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (known.get(host, host), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert address_towards(("node1", 29400)) == "node1"
-    assert address_towards(("localhost", 29400)) == "127.0.0.1"
-    assert address_towards(("127.0.0.1", 29400)) == "127.0.0.1"
+    assert address_towards([("node1", 29400)]) == "node1"
+    assert address_towards([("localhost", 29400)]) == "127.0.0.1"
+    assert address_towards([("127.0.0.1", 29400)]) == "127.0.0.1"

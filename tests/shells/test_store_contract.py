@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from queue import SimpleQueue
@@ -12,23 +13,31 @@ import pytest
 from local_cluster import free_port
 from softrun.agent import store_c10d
 from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.etcd_client import EtcdAccess
 from softrun.agent.observations import Observation, StoreLost, StoreReady
-from softrun.agent.store import Store, StoreThreads
+from softrun.agent.store import Change, Store, StoreThreads
 from softrun.agent.store_c10d import KEPT, C10dStore, parse_endpoint
+from softrun.agent.store_etcd import EtcdStore
 from softrun.agent.store_memory import MemoryStore
 
 Open = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "c10d"])
+@pytest.fixture(params=["memory", "c10d", pytest.param("etcd", marks=pytest.mark.etcd)])
 def open_store(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Each call opens the same job's store for another agent."""
     opened: list[Store] = []
     shared = MemoryStore()
     port = free_port()
+    job = uuid.uuid4().hex
+    access = EtcdAccess((request.getfixturevalue("etcd").endpoint,)) if request.param == "etcd" else None
 
     def open_store() -> Store:
-        store: Store = shared if request.param == "memory" else C10dStore("job", "127.0.0.1", port, 10)
+        store: Store
+        if access is not None:
+            store = EtcdStore(job, f"node{len(opened)}", access, 5, 10)
+        else:
+            store = shared if request.param == "memory" else C10dStore(job, "127.0.0.1", port, 10)
         opened.append(store)
         return store
 
@@ -37,9 +46,9 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[Open]:
         store.close()
 
 
-def in_thread(call: Callable[[], bytes]) -> Callable[[], bytes]:
+def in_thread(call: Callable[[], Change]) -> Callable[[], Change]:
     """Start `call`; the result waits for it, and raises what it raised."""
-    outcome: list[bytes | Exception] = []
+    outcome: list[Change | Exception] = []
 
     def run() -> None:
         try:
@@ -50,7 +59,7 @@ def in_thread(call: Callable[[], bytes]) -> Callable[[], bytes]:
     thread = threading.Thread(target=run)
     thread.start()
 
-    def join() -> bytes:
+    def join() -> Change:
         thread.join(10)
         assert not thread.is_alive(), "it blocks"
         if isinstance(outcome[0], Exception):
@@ -78,14 +87,17 @@ def test_waiting_is_woken_by_the_next_version(open_store: Open) -> None:
     a.create(1, b"1")
     join = in_thread(lambda: b.wait_beyond(1))
     a.create(2, b"2")
-    assert join() == b"2"
+    assert join().record == b"2"
 
 
-def test_waiting_for_what_is_there_returns_the_newest(open_store: Open) -> None:
+def test_waiting_for_what_is_there_reaches_the_newest(open_store: Open) -> None:
     a, b = open_store(), open_store()
     for version in range(1, 2 * KEPT):
         a.create(version, b"%d" % version)
-    assert in_thread(lambda: b.wait_beyond(3))() == b"%d" % (2 * KEPT - 1)
+    seen = [3]
+    while seen[-1] < 2 * KEPT - 1:
+        seen.append(int(in_thread(lambda: b.wait_beyond(seen[-1]))().record or b""))
+    assert seen == sorted(set(seen)), "only newer ones"
 
 
 def test_beats_are_counted_for_all(open_store: Open) -> None:
@@ -171,7 +183,7 @@ def test_a_wait_that_outlasts_its_bound_goes_on(monkeypatch: pytest.MonkeyPatch)
 
     b_watch = b._watch
     b._watch = Watch()  # type: ignore[assignment]
-    assert in_thread(lambda: b.wait_beyond(0))() == b"1"
+    assert in_thread(lambda: b.wait_beyond(0))().record == b"1"
     assert len(waits) >= 3
     b.close()
     a.close()

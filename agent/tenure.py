@@ -1,0 +1,58 @@
+"""This agent's lease in the store: when to renew it, and when it may have expired.
+
+The lease stands at least until its time counted from the moment at which the last renewal was *asked* for, by this
+agent's own clock: the store counts from a later moment. Shortly before that the workers must have stopped, because the
+others may then be told that this agent is dead, and take its place. A store that is away changes nothing of this: from
+here it looks just like a network that cut this agent off alone.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+RENEWALS = 10
+"""How often a lease is renewed in its time: so many renewals may be slow or lost before the workers must stop."""
+
+
+class Tenure:
+    """Of an agent in a store without leases: `term` is 0, and it is always sure."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self._until = inf
+        self._granted_s = 0.0
+        self._renew_at: float | None = None
+
+    def renewed(self, until: float, term: int, granted_s: float) -> bool:
+        """The lease was renewed. Was it another one before, which had expired?"""
+        lapsed = self.term not in (0, term)
+        self.term, self._until, self._granted_s = term, until, granted_s
+        self._renew_at = until - granted_s + granted_s / RENEWALS
+        return lapsed
+
+    @property
+    def leased(self) -> bool:
+        return self.term > 0
+
+    def sure(self, now: float) -> bool:
+        """Is it certain that nobody takes this agent for dead because of its lease?"""
+        return now < self._until - self._margin_s
+
+    def due(self, now: float) -> bool:
+        """Is it time to ask for a renewal? Once asked for, it is due again after as long."""
+        if self._renew_at is None or now < self._renew_at:
+            return False
+        self._renew_at = now + self._granted_s / RENEWALS
+        return True
+
+    def deadline(self, now: float) -> float | None:
+        """When something must be done without any news."""
+        if self._renew_at is None:
+            return None
+        unsure_at = self._until - self._margin_s
+        return min(self._renew_at, unsure_at) if now < unsure_at else self._renew_at
+
+    @property
+    def _margin_s(self) -> float:
+        """For what the workers need to hear that they must stop."""
+        return min(1.0, self._granted_s / 4)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from local_etcd import LocalEtcd
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need etcd are skipped where there is none, and fail where one is demanded, as in CI."""
+    if shutil.which("etcd") is None and not os.environ.get("SOFTRUN_REQUIRE_ETCD"):
+        for item in items:
+            if item.get_closest_marker("etcd"):
+                item.add_marker(pytest.mark.skip(reason="there is no etcd here: scripts/etcd --install"))
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    """One member that all tests share: it must not be harmed."""
+    with LocalEtcd(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
