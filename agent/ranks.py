@@ -6,6 +6,8 @@ is always a survivor where there is one, and can be the source of state.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from softrun.agent.model import Member, Round, Worker
 from softrun.runtime.events import WorkerInfo, WorldChangeEvent
 
@@ -70,14 +72,7 @@ def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
     """A member that stays: its survivors first in their old rank order, then the workers that are new."""
     living = [w for w in reported.workers if w.local_rank not in done]
     survivors = [w for w in placed.workers if w in living]
-    return Member(
-        node=reported.node,
-        incarnation=reported.incarnation,
-        host=reported.host,
-        port=reported.port,
-        role=reported.role,
-        workers=(*survivors, *sorted(w for w in living if w not in survivors)),
-    )
+    return replace(reported, workers=(*survivors, *sorted(w for w in living if w not in survivors)))
 
 
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:

@@ -40,20 +40,23 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
         nproc: int = 2,
         flags: tuple[str, ...] = (),
         job: str = "test",
+        backend: tuple[str, str] | None = None,
     ) -> Node:
         command = softrun_command(
             f"--restart_policy={policy}",
             f"--nnodes={nnodes}",
             f"--nproc_per_node={nproc}",
-            "--rdzv_backend=c10d",
-            f"--rdzv_endpoint=127.0.0.1:{port}",
+            f"--rdzv_backend={backend[0] if backend else 'c10d'}",
+            f"--rdzv_endpoint={backend[1] if backend else f'127.0.0.1:{port}'}",
             f"--rdzv_id={job}",
             *flags,
             script=TRAINERS / trainer,
             args=args,
         )
         node = cluster.start(name, command)
-        if len(cluster.nodes) == 1:  # the first node hosts the store, whoever wins the race for the port else
+        if (
+            backend is None and len(cluster.nodes) == 1
+        ):  # the first node hosts the store, whoever wins the race for the port else
             cluster.wait_for("the store listens", lambda: listens(port))
         return node
 

@@ -1,0 +1,167 @@
+"""Jobs that meet in a real etcd: no node is special, and etcd itself may fail."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster, Node, Step, recovery, send
+from local_etcd import LocalEtcd
+
+pytestmark = [pytest.mark.processes, pytest.mark.etcd]
+
+Start = Callable[..., Node]
+SHORT = "--rdzv_conf=lease_ttl=2,keep_alive_interval=0.5"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalEtcd]:
+    """One member that this test may harm."""
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(tmp_path / "etcd") as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[LocalEtcd]:
+    """Three members that this test may harm."""
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(tmp_path / "etcd", 3) as etcd:
+        yield etcd
+
+
+def nodes(cluster: LocalCluster, start: Start, etcd: LocalEtcd, *flags: str, trainer: str = "reduce.py") -> list[Node]:
+    started = [
+        start(name, trainer, "100000", "0.01", nproc=1, backend=("etcd3", etcd.endpoint), flags=flags) for name in "abc"
+    ]
+    cluster.wait_for_steps(3)
+    return started
+
+
+def newest(steps: list[Step]) -> set[int]:
+    last = max(s.round for s in steps)
+    return {s.pid for s in steps if s.round == last}
+
+
+def no_step_was_lost(steps: list[Step], pids: set[int]) -> bool:
+    """Each process went on step by step, in one world."""
+    for pid in pids:
+        own = [s for s in steps if s.pid == pid]
+        if any(after.step != before.step + 1 or after.round != before.round for before, after in pairwise(own)):
+            return False
+    return True
+
+
+def the_rest_goes_on(cluster: LocalCluster, killed: Node) -> float:
+    """Seconds until the survivors of its death step again."""
+    survivors = newest(cluster.steps()) - set(killed.family())
+    at = killed.kill()
+    return cluster.wait_for("recovery", lambda: recovery(cluster.steps(), at, survivors), 20)
+
+
+def test_any_node_may_die_the_first_one_too(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
+    a, b, _ = nodes(cluster, start, own)
+    the_rest_goes_on(cluster, a)
+    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", own.endpoint))
+    cluster.wait_for_steps(3, after=time.monotonic())
+    the_rest_goes_on(cluster, b)
+    assert d.process.poll() is None
+    the_rest_goes_on(cluster, d)
+
+
+def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
+    started = [
+        start(name, "reduce.py", "20", "0.001", nproc=1, nnodes="2", backend=("etcd3", own.endpoint)) for name in "ab"
+    ]
+    assert [node.wait(60) for node in started] == [0, 0]
+    keys = own.ctl("get", "softrun/", "--prefix", "--keys-only").split()
+    assert keys == ["softrun/test/beats", "softrun/test/record"], "the leases of the agents are revoked"
+    fields = own.ctl("get", "softrun/test/", "--prefix", "-w", "fields")
+    leases = {line.split(" : ")[1] for line in fields.splitlines() if line.startswith('"Lease"')}
+    assert len(leases) == 1
+    assert "0" not in leases
+
+
+def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
+    a, *_ = nodes(cluster, start, own)
+    before = newest(cluster.steps())
+    own.kill(0)
+    at = time.monotonic()
+    cluster.wait_for("it is noticed", lambda: "etcd cannot be reached" in a.output(), 15)
+    cluster.wait_for("ten seconds", lambda: time.monotonic() - at >= 10, 15)
+    own.start_again(0)
+    cluster.wait_for("it is noticed", lambda: "etcd is back after" in a.output(), 15)
+    after = cluster.wait_for_steps(3, after=time.monotonic())
+    assert newest(after) == before
+    assert no_step_was_lost([s for s in cluster.steps() if s.mono > at], before)
+    assert a.output().count("etcd cannot be reached") == 1
+
+    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", own.endpoint))
+    assert before < newest(cluster.wait_for_steps(4, after=time.monotonic())), "and the job can change again"
+    assert d.process.poll() is None
+
+
+def test_etcd_is_away_for_longer_than_a_lease(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
+    started = nodes(cluster, start, own, SHORT)
+    before = newest(cluster.steps())
+    own.kill(0)
+    for node in started:
+        cluster.wait_for("its workers stop", lambda node=node: "may expire: its workers stop" in node.output(), 10)  # type: ignore[misc]
+    own.start_again(0)
+    after = cluster.wait_for_steps(3, after=time.monotonic())
+    assert newest(after) == before, "they were paused, not ended"
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_dies_while_etcd_changes_its_leader(
+    cluster: LocalCluster, start: Start, three: LocalEtcd, fault: int
+) -> None:
+    a, b, c = nodes(cluster, start, three)
+    leader = three.leader()
+    three.signal(leader, fault)
+    took = the_rest_goes_on(cluster, a)
+    assert took < 15, "bounded by the election and a call's time"
+    if fault == signal.SIGSTOP:
+        three.signal(leader, signal.SIGCONT)
+        the_rest_goes_on(cluster, b)
+        assert c.process.poll() is None
+
+
+def test_a_member_of_etcd_is_lost_and_nobody_notices(cluster: LocalCluster, start: Start, three: LocalEtcd) -> None:
+    nodes(cluster, start, three)
+    before = newest(cluster.steps())
+    at = time.monotonic()
+    three.kill((three.leader() + 1) % 3)
+    start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", three.endpoint))
+    grown = cluster.wait_for_steps(4, after=at)
+    assert before < newest(grown)
+
+
+def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
+    _, b, _ = nodes(cluster, start, own, SHORT, trainer="count.py")
+    steps = cluster.steps()
+    frozen = {s.pid for s in steps} & set(b.family())
+    at = time.monotonic()
+    for pid in b.family():
+        send(pid, signal.SIGSTOP)
+    assert newest(cluster.wait_for_steps(2, after=at, timeout_s=20)) == newest(steps) - frozen
+    at = time.monotonic()
+    for pid in b.family():
+        send(pid, signal.SIGCONT)
+    grown = cluster.wait_for_steps(3, after=at, timeout_s=20)
+    assert newest(grown) == newest(steps), "its workers were paused, not ended"
+    assert "it joins again" in b.output()
+    behind = [s.step for s in grown if s.pid in frozen and s.round < grown[-1].round]
+    assert len(behind) <= 1, "only the step that was under way"
+
+
+def test_an_etcd_that_is_not_there_ends_in_one_line(cluster: LocalCluster, start: Start) -> None:
+    node = start("a", "count.py", "1", "0", backend=("etcd3", "127.0.0.1:1"), flags=("--rdzv_conf=read_timeout=1",))
+    assert node.wait(30) == 1
+    [line] = node.output().splitlines()
+    assert "no etcd answers at 127.0.0.1:1" in line
