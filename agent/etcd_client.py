@@ -108,8 +108,9 @@ class EtcdClient:
             yield from requests
             hold.wait()
 
-        connection = self._connect()
+        connection: _Connection | None = None
         try:
+            connection = self._connect()
             metadata = (*connection.metadata, ("hasleader", "true"))
             for response in connection.stub("Watch").Watch(sent(), metadata=metadata):
                 if response.canceled and not response.compact_revision:

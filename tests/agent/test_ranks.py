@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,3 +66,4 @@ def test_within_a_node_survivors_come_first_too() -> None:
     assert merged.workers == (Worker(1, 1), Worker(2, 1), Worker(0, 2))
     again = ranks.merge(merged, reported, done=(2,))
     assert again.workers == (Worker(1, 1), Worker(0, 2))
+    assert ranks.merge(placed, replace(reported, term=7), done=()).term == 7, "the rest is as it was reported"

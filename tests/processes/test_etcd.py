@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from local_etcd import LocalEtcd
 
 from local_cluster import LocalCluster, Node, Step, recovery, send
-from local_etcd import LocalEtcd
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
 

@@ -1,0 +1,371 @@
+"""The store in etcd against a real one, and what can befall it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from local_etcd import LocalEtcd
+from values import member, sealed
+
+from softrun.agent import backends
+from softrun.agent.backends import choose_backend
+from softrun.agent.codec import encode_round
+from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.etcd_client import EtcdAccess, parse_endpoints
+from softrun.agent.observations import LeaseRenewed, LeasesExpired, Observation
+from softrun.agent.store import Change, StoreThreads
+from softrun.agent.store_etcd import EtcdStore
+
+pytestmark = pytest.mark.etcd
+
+Open = Callable[..., EtcdStore]
+
+
+@pytest.fixture
+def opened() -> Iterator[list[EtcdStore]]:
+    stores: list[EtcdStore] = []
+    yield stores
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def open_at(opened: list[EtcdStore]) -> Open:
+    """Each call opens the same job's store for another agent."""
+    job = uuid.uuid4().hex
+
+    def open_at(access: EtcdAccess | LocalEtcd, node: str = "", lease_s: float = 5, timeout_s: float = 10) -> EtcdStore:
+        if isinstance(access, LocalEtcd):
+            access = EtcdAccess(parse_endpoints(access.endpoint))
+        store = EtcdStore(job, node or f"node{len(opened)}", access, lease_s, timeout_s)
+        opened.append(store)
+        return store
+
+    return open_at
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalEtcd]:
+    """One member that this test may harm."""
+    with LocalEtcd(tmp_path) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[LocalEtcd]:
+    """Three members that this test may harm."""
+    with LocalEtcd(tmp_path, 3) as etcd:
+        yield etcd
+
+
+def watching(store: EtcdStore, version: int = 0) -> SimpleQueue[Change]:
+    """All changes from now on."""
+    changes: SimpleQueue[Change] = SimpleQueue()
+
+    def watch(version: int) -> None:
+        try:
+            while True:
+                change = store.wait_beyond(version)
+                if change.record is not None:
+                    version = int(change.record)
+                changes.put(change)
+        except StoreLostError:
+            pass
+
+    threading.Thread(target=watch, args=(version,), daemon=True).start()
+    return changes
+
+
+def write(store: EtcdStore, version: int) -> None:
+    assert store.create(version, b"%d" % version) == b"%d" % version
+
+
+# --- leases
+
+
+def test_a_lease_expires_while_its_owner_is_stopped(etcd: LocalEtcd, open_at: Open) -> None:
+    owner, other = open_at(etcd, "owner", lease_s=1), open_at(etcd)
+    changes = watching(other)
+    first = owner.renew()
+    assert first.granted_s == 2, "the smallest that etcd grants with its default timing"
+    assert other.missing([("owner", 1), ("owner", 2)]) == {("owner", 2)}
+    change = changes.get(timeout=10)  # the owner does nothing
+    assert change.expired == (("owner", 1),)
+    assert time.monotonic() > first.until, "nobody is told before the owner knows"
+    second = owner.renew()
+    assert second.term == 2
+    assert other.missing([("owner", 1), ("owner", 2)]) == {("owner", 1)}
+
+
+def test_who_leaves_is_told_at_once(etcd: LocalEtcd, open_at: Open) -> None:
+    leaver, other = open_at(etcd, "a/b c", lease_s=60), open_at(etcd)
+    changes = watching(other)
+    leaver.leave()
+    assert changes.get(timeout=5).expired == (("a/b c", 1),)
+
+
+def test_many_leases_are_looked_up(etcd: LocalEtcd, open_at: Open) -> None:
+    store = open_at(etcd, "here")
+    leases = [(f"n{number}", 1) for number in range(250)]
+    assert store.missing([*leases, ("here", 1)]) == set(leases)
+
+
+def test_who_comes_late_is_told_which_members_are_gone(etcd: LocalEtcd, open_at: Open) -> None:
+    here = open_at(etcd, "here", lease_s=60)
+    world = sealed(replace(member("here"), term=1), replace(member("gone"), term=3), number=0)
+    here.create(1, encode_round(world))
+    seen: SimpleQueue[Observation] = SimpleQueue()
+    threads = StoreThreads(lambda: open_at(etcd, "late"), seen.put)
+    threads.start()
+    found = []
+    while not found or not isinstance(found[-1], LeasesExpired):
+        found.append(seen.get(timeout=10))
+    assert found[-1] == LeasesExpired((("gone", 3),))
+    assert any(isinstance(each, LeaseRenewed) for each in found)
+    threads.close()
+
+
+# --- watching
+
+
+def test_a_watch_goes_on_over_a_compaction(own: LocalEtcd, open_at: Open) -> None:
+    writer, reader, gone = open_at(own), open_at(own), open_at(own, "gone", lease_s=60)
+    changes = watching(reader)
+    write(writer, 1)
+    assert changes.get(timeout=5).record == b"1"
+    own.signal(0, signal.SIGSTOP)  # the watch breaks, and what it missed is compacted before it is back
+    reader._client._connection.channel.close()  # type: ignore[union-attr]
+    own.signal(0, signal.SIGCONT)
+    for version in range(2, 30):
+        write(writer, version)
+    gone.leave()
+    own.ctl("compact", own.ctl("get", "x", "-w", "fields").split('"Revision" : ')[1].split()[0])
+    newest, gap = 1, False
+    while newest < 29:
+        change = changes.get(timeout=10)
+        newest, gap = int(change.record or newest), gap or change.gap
+    write(writer, 30)
+    assert changes.get(timeout=10).record == b"30"
+    assert reader.missing([("gone", 1)]) == {("gone", 1)}
+
+
+def test_a_watch_that_begins_in_what_was_compacted_says_so(own: LocalEtcd, open_at: Open) -> None:
+    writer, reader = open_at(own), open_at(own)
+    for version in range(1, 10):
+        write(writer, version)
+    own.ctl("compact", own.ctl("get", "x", "-w", "fields").split('"Revision" : ')[1].split()[0])
+    changes = watching(reader)
+    assert changes.get(timeout=10) == Change(b"9", gap=True)
+    write(writer, 10)
+    assert changes.get(timeout=10).record == b"10"
+
+
+def test_nothing_is_missed_while_etcd_is_away(own: LocalEtcd, open_at: Open) -> None:
+    writer, reader, leaver = open_at(own), open_at(own), open_at(own, "leaver", lease_s=60)
+    changes = watching(reader)
+    own.kill(0)
+    own.start_again(0)
+    leaver.leave()
+    write(writer, 1)
+    seen = [changes.get(timeout=15), changes.get(timeout=15)]
+    assert seen == [Change(None, (("leaver", 1),)), Change(b"1")]
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_the_leader_of_etcd_is_lost(three: LocalEtcd, open_at: Open, fault: int) -> None:
+    writer, reader = open_at(three, lease_s=60), open_at(three, lease_s=60)
+    changes = watching(reader)
+    leader = three.leader()
+    three.signal(leader, fault)
+    began = time.monotonic()
+    for version in range(1, 10):
+        write(writer, version)
+    while reader.renew().until < began:  # what makes a watch leave a silent member
+        pass
+    newest = 0
+    while newest < 9:
+        newest = int(changes.get(timeout=15).record or newest)
+    if fault == signal.SIGSTOP:
+        three.signal(leader, signal.SIGCONT)
+        write(writer, 10)
+        assert changes.get(timeout=15).record == b"10"
+
+
+def test_a_swap_whose_answer_was_lost_is_won(etcd: LocalEtcd, open_at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_at(etcd)
+    original, lost = store._swap, []
+
+    def swap(version: int, record: bytes) -> bytes | None:
+        if not lost:
+            lost.append(original(version, record))  # it is asked again, as after a timeout
+        return original(version, record)
+
+    monkeypatch.setattr(store, "_swap", swap)
+    assert store.create(1, b"1") == b"1"
+
+
+def test_a_record_that_was_removed_ends_the_job_in_one_line(etcd: LocalEtcd, open_at: Open) -> None:
+    store = open_at(etcd)
+    write(store, 1)
+    etcd.ctl("del", "softrun/", "--prefix")
+    with pytest.raises(StoreLostError, match="record is gone from etcd"):
+        store.create(2, b"2")
+
+
+# --- getting in
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path) as etcd:
+        etcd.ctl("user", "add", "root:secret")
+        etcd.ctl("role", "add", "root")
+        etcd.ctl("user", "grant-role", "root", "root")
+        etcd.ctl("user", "add", "trainer:pass word")
+        etcd.ctl("role", "add", "softrun")
+        etcd.ctl("role", "grant-permission", "softrun", "--prefix=true", "readwrite", "softrun/")
+        etcd.ctl("user", "grant-role", "trainer", "softrun")
+        etcd.ctl("auth", "enable")
+        yield etcd
+
+
+def test_user_and_password(guarded: LocalEtcd, open_at: Open) -> None:
+    access = EtcdAccess((guarded.endpoint,), user="trainer", password="pass word")
+    a, b = open_at(access), open_at(access)
+    changes = watching(b)
+    write(a, 1)
+    assert changes.get(timeout=5).record == b"1"
+    assert (a.beat(), b.beats(), a.renew().term) == (1, 1, 1)
+    guarded.kill(0)
+    guarded.start_again(0)  # a token of before means nothing to it
+    write(a, 2)
+    assert changes.get(timeout=15).record == b"2"
+
+
+@pytest.mark.parametrize(("user", "password"), [("trainer", "wrong"), ("nobody", "x"), (None, None)])
+def test_authentication_is_refused_at_once(
+    guarded: LocalEtcd, open_at: Open, user: str | None, password: str | None
+) -> None:
+    with pytest.raises(StoreLostError, match="etcd refuses") as refusal:
+        open_at(EtcdAccess((guarded.endpoint,), user=user, password=password), timeout_s=60)
+    assert "wrong" not in str(refusal.value)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two authorities, `ca` and `other`, and what each has signed for 127.0.0.1."""
+    directory = tmp_path_factory.mktemp("certificates")
+    for ca in ("ca", "other"):
+        openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={ca}"]
+        run(directory, *openssl, "-keyout", f"{ca}.key", "-out", f"{ca}.pem")
+        for name in ("server", "client"):
+            base = f"{ca}-{name}"
+            (directory / "san").write_text("subjectAltName=IP:127.0.0.1")
+            request = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
+            run(directory, *request, "-keyout", f"{base}.key", "-out", f"{base}.csr")
+            sign = ["openssl", "x509", "-req", "-days", "2", "-CAcreateserial", "-extfile", "san"]
+            authority = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}.key"]
+            run(directory, *sign, *authority, "-in", f"{base}.csr", "-out", f"{base}.pem")
+    return directory
+
+
+def run(directory: Path, *command: str) -> None:
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture
+def secure(tmp_path: Path, authority: Path) -> Iterator[LocalEtcd]:
+    """It demands a certificate of its clients."""
+    flags = [
+        f"--cert-file={authority}/ca-server.pem",
+        f"--key-file={authority}/ca-server.key",
+        f"--trusted-ca-file={authority}/ca.pem",
+        "--client-cert-auth",
+    ]
+    client = [f"--cacert={authority}/ca.pem", f"--cert={authority}/ca-client.pem", f"--key={authority}/ca-client.key"]
+    with LocalEtcd(tmp_path, flags=flags, scheme="https", client=client) as etcd:
+        yield etcd
+
+
+def secured(etcd: LocalEtcd, authority: Path, ca: str = "ca", client: str | None = "ca") -> EtcdAccess:
+    return EtcdAccess(
+        (etcd.endpoint,),
+        tls=True,
+        ca_cert=f"{authority}/{ca}.pem",
+        ssl_cert=f"{authority}/{client}-client.pem" if client else None,
+        ssl_cert_key=f"{authority}/{client}-client.key" if client else None,
+    )
+
+
+def test_mutual_tls(secure: LocalEtcd, authority: Path, open_at: Open) -> None:
+    store = open_at(secured(secure, authority))
+    write(store, 1)
+    assert store.latest() == b"1"
+
+
+@pytest.mark.parametrize(("ca", "client"), [("other", "ca"), ("ca", "other"), ("ca", None)])
+def test_a_wrong_certificate_is_refused(
+    secure: LocalEtcd, authority: Path, open_at: Open, ca: str, client: str | None
+) -> None:
+    with pytest.raises(StoreLostError, match="no etcd answers"):
+        open_at(secured(secure, authority, ca, client), timeout_s=3)
+
+
+# --- the flags
+
+
+def choose(endpoint: str = "h:1", **conf: object) -> None:
+    choose_backend("etcd3", endpoint, dict(conf), "soft", "job", "node", "127.0.0.1")
+
+
+def test_a_password_has_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    backends._password_from_environment.cache_clear()
+    with pytest.raises(UsageError, match="SOFTRUN_ETCD_PASSWORD"):
+        choose(user="me")
+    with pytest.raises(UsageError, match="has no key 'password'"):
+        choose(user="me", password="p")
+    with pytest.raises(UsageError, match="cannot be read"):
+        choose(user="me", password_file=str(tmp_path / "none"))
+    backends._password_from_environment.cache_clear()
+    monkeypatch.setenv("SOFTRUN_ETCD_PASSWORD", "hush")
+    choose(user="me")
+    assert "SOFTRUN_ETCD_PASSWORD" not in os.environ, "the workers inherit the environment"
+    choose(user="me")  # it is remembered
+    assert "hush" not in repr(EtcdAccess(("h:1",), user="me", password="hush"))
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("a:1,b:2", ("a:1", "b:2")),
+        ("a, b", ("a:2379", "b:2379")),
+        ("https://a:1", ("a:1",)),
+        ("[::1]:77,[::1]", ("[::1]:77", "[::1]:2379")),
+    ],
+)
+def test_endpoints(text: str, parsed: tuple[str, ...]) -> None:
+    assert parse_endpoints(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "ftp://a:1", "a:1,,b:1", "a:1/path"])
+def test_wrong_endpoints(text: str) -> None:
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        parse_endpoints(text)
+
+
+def test_backends_that_are_not_there() -> None:
+    for name in ("etcd", "etcd-v2"):
+        with pytest.raises(UsageError, match="use etcd3"):
+            choose_backend(name, "h:1", {}, "soft", "job", "node", "127.0.0.1")
+    with pytest.raises(UsageError, match="has no key 'lease_ttl'"):
+        choose_backend("c10d", "h:1", {"lease_ttl": 5}, "soft", "job", "node", "127.0.0.1")
