@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
 from simulation.cluster import Cluster, Habits, Node, Process, Timing, Watcher, Weather
+from simulation.store import LeasedStore
 from softrun.agent import observations as saw
 from softrun.agent.effects import Effect, Outcome
 from softrun.agent.engine import EngineConfig, Stage
@@ -54,10 +55,15 @@ class Plan:
     faults: tuple[str, ...]
     hosted: bool
     stagger_s: float
+    lease_s: float | None
+
+    def patience_s(self) -> float:
+        """After how long a node that is silent may be taken for dead."""
+        return self.tolerance_s if self.lease_s is None else self.lease_s
 
     def bound_s(self) -> float:
         """For each step of healing: a few times what the slowest single recovery takes."""
-        return 30.0 + 6 * self.tolerance_s + 3 * self.grace_s
+        return 30.0 + 6 * max(self.tolerance_s, self.lease_s or 0.0) + 3 * self.grace_s
 
 
 def plan(seed: int, rng: random.Random) -> Plan:
@@ -68,6 +74,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
     interval_s = rng.choice((0.25, 0.5, 1.0))
     tolerance_s = interval_s * rng.choice((3, 5))
     kinds = sorted(FAULTS)
+    lease_s = rng.choice((None, None, 2.0, 5.0))
     return Plan(
         seed=seed,
         job=JobSettings(least, most, policy, failure),
@@ -77,13 +84,14 @@ def plan(seed: int, rng: random.Random) -> Plan:
         interval_s=interval_s,
         tolerance_s=tolerance_s,
         # Never so short that newcomers give up before they can tell that their predecessors are dead.
-        join_timeout_s=rng.choice((6 * tolerance_s, 60.0, 600.0, 600.0)),
+        join_timeout_s=rng.choice((6 * max(tolerance_s, lease_s or 0.0), 60.0, 600.0, 600.0)),
         grace_s=rng.choice((0.2, 2.0)),
         break_s=rng.uniform(3.0, 20.0),
         fault_every_s=rng.choice((0.3, 1.0, 3.0)),
         faults=tuple(sorted(rng.sample(kinds, rng.randint(0, len(kinds) // 2)))),
-        hosted=rng.random() < 0.25,
+        hosted=rng.random() < 0.25 and lease_s is None,
         stagger_s=rng.choice((0.0, 0.01, 1.0)),
+        lease_s=lease_s,
     )
 
 
@@ -111,7 +119,8 @@ class Life:
             ignore_sigterm=rng.choice((0.0, 0.0, 0.3)),
             exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
         )
-        self.cluster = Cluster(rng, timing, habits, list(all_checkers() if watchers is None else watchers))
+        on = list(all_checkers() if watchers is None else watchers)
+        self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)
         self._born = 0
         self._breaking = True
 
@@ -180,6 +189,8 @@ class Life:
         self._breaking = False
         self.cluster.weather = Weather()
         self.cluster.heal(break_odds=0.5)
+        if isinstance(self.cluster.store, LeasedStore):
+            self.cluster.store.come_back()
         for node in self.up():
             self.cluster.wake(node)
             if node.store_cut:
@@ -328,20 +339,36 @@ def stall(life: Life) -> None:
     if node is not None and not node.stalled:
         life.cluster.stall(node)
         stalled = node
-        life.later(life.rng.uniform(0.1, 3 * life.plan.tolerance_s), lambda: life.cluster.wake(stalled))
+        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.wake(stalled))
 
 
 def split(life: Life) -> None:
     if all(node.side == 0 for node in life.up()):
         life.cluster.split({node.name: life.rng.randint(0, 1) for node in life.up()})
-        duration_s = life.rng.uniform(0.1, 3 * life.plan.tolerance_s)
-        life.later(duration_s, lambda: life.cluster.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0))))
+        # A store that is no node's own is on one of the two sides.
+        cut = [node for node in life.up() if node.side and life.plan.lease_s is not None]
+        for node in cut:
+            node.store_cut = True
+
+        def heal() -> None:
+            life.cluster.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0)))
+            for node in cut:
+                life.cluster.store.reconnect(node)
+
+        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), heal)
 
 
 def cut_from_store(life: Life) -> None:
     if node := _pick(life):
         node.store_cut = True
-        life.later(life.rng.uniform(0.1, 3 * life.plan.tolerance_s), lambda: life.cluster.store.reconnect(node))
+        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.store.reconnect(node))
+
+
+def store_away(life: Life) -> None:
+    store = life.cluster.store
+    if isinstance(store, LeasedStore) and not store.away:
+        store.go_away()
+        life.later(life.rng.uniform(0.1, 3 * store.lease_s), store.come_back)
 
 
 def bad_store(life: Life) -> None:
@@ -397,6 +424,7 @@ FAULTS: dict[str, Callable[[Life], None]] = {
         stall,
         split,
         cut_from_store,
+        store_away,
         bad_store,
         fail_worker,
         fail_all_workers,

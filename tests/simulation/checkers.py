@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from simulation.cluster import Node, Watcher
+from simulation.store import LeasedStore
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.effects import Outcome
@@ -281,10 +282,27 @@ class NoGhosts(Checker):
             if died is not None:
                 # What the network held back can arrive long after its sender has died.
                 since = self.cluster.now - max(died, by.born, by.woke, by.heard.get(member.node, 0.0))
+                lease_s = self.cluster.store.lease_s if isinstance(self.cluster.store, LeasedStore) else 0.0
                 self.demand(
-                    since <= by.config.beat_tolerance_s + margin_s,
+                    since <= max(by.config.beat_tolerance_s, lease_s) + margin_s,
                     f"round {after.number} has {member.node}, dead for {since:.2f} s",
                 )
+
+
+class NobodyMeetsTheReplaced(Checker):
+    """Where the store has leases, a node that is taken for dead and lives has stopped its workers by then.
+
+    But for one that was itself stopped: it does so when it wakes.
+    """
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is None or not isinstance(self.cluster.store, LeasedStore):
+            return
+        for name in after.lost:
+            node = self.cluster.nodes[name]
+            if node.alive and not node.stalled and node.woke < self.cluster.now:
+                working = [process.name for process in node.running if process.works_in(before.number)]
+                self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 
 class OnceEach(Checker):
@@ -433,6 +451,7 @@ def all_checkers() -> list[Checker]:
         SoftSparesTheHealthy(),
         RestartsCountedOnce(),
         NoGhosts(),
+        NobodyMeetsTheReplaced(),
         OnceEach(),
         SurvivorsFirst(),
         FinishedStaysFinished(),

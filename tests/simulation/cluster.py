@@ -3,8 +3,7 @@
 One heap of events carries the virtual time; events of one instant run in the order in which they were made, so a run is
 a function of its seed. Each agent's clock is the virtual time plus an offset of its own: no time crosses a host.
 
-- **Store**: one record, changed by compare-and-swap. Requests and replies can be slow or lost, so a proposal may be
-  applied without its proposer hearing of it. Watchers are pushed the newest record; one that was cut off gets it later.
+- **Store**: `simulation.store`.
 - **Links**: first in, first out. A process that ends closes its links (the other end learns that it is gone); a host
   that loses power, or a cut network, is silence.
 - **Workers**: run until they are told to exit, fail, or are signalled; some ignore SIGTERM. Where they are coupled, the
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
+from simulation.store import LeasedStore, Store
 from softrun.agent import codec
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
@@ -38,10 +38,20 @@ TIMER_LATE_S = 1e-6  # a timer is never early, whatever two clocks make of their
 # The codecs are pure, so the same bytes need not be read twice.
 _encode_message = lru_cache(maxsize=4096)(codec.encode_message)
 _decode_message = lru_cache(maxsize=4096)(codec.decode_message)
-_decode_round = lru_cache(maxsize=256)(codec.decode_round)
 
 #: Never shown to watchers: there are many, and no promise is about them.
-CHATTER = (do.Say, do.Dial, do.HangUp, do.BeatAsLeader, do.ReadLeaderBeat, saw.Heard, saw.Tick, saw.LeaderBeatSeen)
+CHATTER = (
+    do.Say,
+    do.Dial,
+    do.HangUp,
+    do.BeatAsLeader,
+    do.ReadLeaderBeat,
+    do.RenewLease,
+    saw.Heard,
+    saw.Tick,
+    saw.LeaderBeatSeen,
+    saw.LeaseRenewed,
+)
 
 
 @dataclass(frozen=True)
@@ -163,95 +173,6 @@ class Watcher:
     def worker_died(self, process: Process, exitcode: int, because: str) -> None: ...
 
 
-class Store:
-    """The one record, and the leader's beats."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.round: Round | None = None
-        self.beats = 0
-        self.host: Node | None = None
-        self.lost = False
-        self.writes = 0
-
-    def begin(self, node: Node) -> None:
-        """What a driver is told first."""
-        if self.lost:
-            self._cluster.deliver(node, saw.StoreLost("the host of the store is gone"))
-            return
-        self._cluster.deliver(node, saw.StoreReady(hosted=self.host is node))
-        if node.store_cut:
-            node.watch_due = True
-        else:
-            self._cluster.deliver(node, saw.RecordSeen(self.round))
-
-    def propose(self, node: Node, round_: Round) -> None:
-        data = codec.encode_round(round_)
-        self._ask(node, partial(self._swap, node, data))
-
-    def raise_beats(self, node: Node) -> None:
-        self._ask(node, self._raise_beats)
-
-    def read_beats(self, node: Node) -> None:
-        self._ask(node, lambda: saw.LeaderBeatSeen(self.beats))
-
-    def _raise_beats(self) -> saw.Observation:
-        self.beats += 1
-        return saw.LeaderBeatSeen(self.beats)
-
-    def _swap(self, by: Node, data: bytes) -> saw.Observation:
-        proposed = _decode_round(data)
-        before = self.round
-        if proposed.version == (before.version if before is not None else 0) + 1:
-            self.round = proposed
-            self.writes += 1
-            for watcher in self._cluster.watchers:
-                watcher.recorded(before, proposed, by)
-            for node in self._cluster.nodes.values():
-                if node.alive:
-                    self._cluster.after(self._cluster.draw(self._cluster.timing.store), self._push, node)
-        return saw.RecordSeen(self.round)
-
-    def _push(self, node: Node) -> None:
-        if node.store_cut:
-            node.watch_due = True
-        elif not self.lost:
-            self._cluster.deliver(node, saw.RecordSeen(self.round))
-
-    def reconnect(self, node: Node) -> None:
-        node.store_cut = False
-        if node.watch_due:
-            node.watch_due = False
-            self._push(node)
-
-    def _ask(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
-        if not node.store_cut and not self._cluster.chance(self._cluster.weather.lose_request):
-            self._cluster.after(self._delay(), self._serve, node, serve)
-
-    def _serve(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
-        if self.lost:
-            return
-        answer = serve()
-        if answer is not None and not self._cluster.chance(self._cluster.weather.lose_reply):
-            self._cluster.after(self._delay(), self._answer, node, answer)
-
-    def _answer(self, node: Node, answer: saw.Observation) -> None:
-        if not node.store_cut and not self.lost:
-            self._cluster.deliver(node, answer)
-
-    def _delay(self) -> float:
-        cluster = self._cluster
-        slow = cluster.weather.slow_s if cluster.chance(cluster.weather.slow) else (0.0, 0.0)
-        return cluster.draw(cluster.timing.store) + cluster.draw(slow)
-
-    def host_died(self) -> None:
-        self.lost = True
-        for node in self._cluster.nodes.values():
-            if node.alive:
-                delay = self._cluster.draw(self._cluster.timing.notice)
-                self._cluster.after(delay, self._cluster.deliver, node, saw.StoreLost("the host of the store is gone"))
-
-
 class Cluster:
     """All of it. `watchers` see what happens; the methods are what can be done to the world."""
 
@@ -261,6 +182,7 @@ class Cluster:
         timing: Timing | None = None,
         habits: Habits | None = None,
         watchers: Sequence[Watcher] = (),
+        lease_s: float | None = None,
     ) -> None:
         self.rng = rng
         self.timing = timing or Timing()
@@ -272,7 +194,7 @@ class Cluster:
             watcher.cluster = self
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
-        self.store = Store(self)
+        self.store = Store(self) if lease_s is None else LeasedStore(self, lease_s)
         self.events = 0
         self._addresses: dict[Address, Node] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -410,6 +332,8 @@ class Cluster:
                 self.store.raise_beats(node)
             case do.ReadLeaderBeat():
                 self.store.read_beats(node)
+            case do.RenewLease():
+                self.store.renew(node)
             case do.OpenWorkerStore():
                 self.after(self.draw(self.timing.open_store), self._store_opened, node)
             case do.CloseWorkerStore(port):
@@ -428,6 +352,7 @@ class Cluster:
                 self._signal(node.processes[local_rank], launch, signum)
             case do.End(result):
                 node.result = result
+                self.store.leave(node)
                 self._gone(node)
             case do.Note():
                 pass

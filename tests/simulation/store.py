@@ -1,0 +1,232 @@
+"""The simulated stores.
+
+One record, changed by compare-and-swap. Requests and replies can be slow or lost, so a proposal may be applied without
+its proposer hearing of it. Watchers are pushed the newest record; one that was cut off gets it later.
+
+The leased one behaves as real etcd was seen to (`tests/shells/test_etcd.py`): a lease expires only while the store is
+there, and never before its owner could know; when the store was away all leases that stood begin anew; a client repeats
+a renewal until it is answered, and counts its lease from when the answered request was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from softrun.agent import codec
+from softrun.agent import observations as saw
+from softrun.agent.model import Round
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster, Node
+
+CALL_TIMEOUT_S = 0.3  # then a client asks again
+
+_decode_round = lru_cache(maxsize=256)(codec.decode_round)
+
+
+class Store:
+    """The one record, and the leader's beats."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.round: Round | None = None
+        self.beats = 0
+        self.host: Node | None = None
+        self.lost = False
+        self.writes = 0
+
+    def begin(self, node: Node) -> None:
+        """What a driver is told first."""
+        if self.lost:
+            self._cluster.deliver(node, saw.StoreLost("the host of the store is gone"))
+            return
+        self._cluster.deliver(node, saw.StoreReady(hosted=self.host is node))
+        if node.store_cut:
+            node.watch_due = True
+        else:
+            self._cluster.deliver(node, saw.RecordSeen(self.round))
+
+    def propose(self, node: Node, round_: Round) -> None:
+        data = codec.encode_round(round_)
+        self._ask(node, partial(self._swap, node, data))
+
+    def raise_beats(self, node: Node) -> None:
+        self._ask(node, self._raise_beats)
+
+    def read_beats(self, node: Node) -> None:
+        self._ask(node, lambda: saw.LeaderBeatSeen(self.beats))
+
+    def _raise_beats(self) -> saw.Observation:
+        self.beats += 1
+        return saw.LeaderBeatSeen(self.beats)
+
+    def _swap(self, by: Node, data: bytes) -> saw.Observation:
+        proposed = _decode_round(data)
+        before = self.round
+        if proposed.version == (before.version if before is not None else 0) + 1:
+            self.round = proposed
+            self.writes += 1
+            for watcher in self._cluster.watchers:
+                watcher.recorded(before, proposed, by)
+            for node in self._cluster.nodes.values():
+                if node.alive:
+                    self._cluster.after(self._cluster.draw(self._cluster.timing.store), self._push, node)
+        return saw.RecordSeen(self.round)
+
+    def _push(self, node: Node) -> None:
+        if node.store_cut:
+            node.watch_due = True
+        elif not self.lost:
+            self._cluster.deliver(node, saw.RecordSeen(self.round))
+
+    def reconnect(self, node: Node) -> None:
+        node.store_cut = False
+        if node.watch_due:
+            node.watch_due = False
+            self._push(node)
+
+    def _ask(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
+        if not node.store_cut and not self._cluster.chance(self._cluster.weather.lose_request):
+            self._cluster.after(self._delay(), self._serve, node, serve)
+
+    def _serve(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
+        if self.lost:
+            return
+        answer = serve()
+        if answer is not None and not self._cluster.chance(self._cluster.weather.lose_reply):
+            self._cluster.after(self._delay(), self._answer, node, answer)
+
+    def _answer(self, node: Node, answer: saw.Observation) -> None:
+        if not node.store_cut and not self.lost:
+            self._cluster.deliver(node, answer)
+
+    def _delay(self) -> float:
+        cluster = self._cluster
+        slow = cluster.weather.slow_s if cluster.chance(cluster.weather.slow) else (0.0, 0.0)
+        return cluster.draw(cluster.timing.store) + cluster.draw(slow)
+
+    def host_died(self) -> None:
+        self.lost = True
+        for node in self._cluster.nodes.values():
+            if node.alive:
+                delay = self._cluster.draw(self._cluster.timing.notice)
+                self._cluster.after(delay, self._cluster.deliver, node, saw.StoreLost("the host of the store is gone"))
+
+    def renew(self, node: Node) -> None:
+        raise AssertionError(f"{node.name} renews a lease in a store that has none")
+
+    def leave(self, node: Node) -> None:
+        """This agent ends in order."""
+
+
+class LeasedStore(Store):
+    def __init__(self, cluster: Cluster, lease_s: float) -> None:
+        super().__init__(cluster)
+        self.lease_s = lease_s
+        self.away = False
+        self._leases: dict[str, tuple[int, float]] = {}  # term, expires at
+        self._terms: dict[str, int] = {}
+        self._renewing: set[str] = set()
+        self._untold: dict[str, list[tuple[str, int]]] = {}  # expired while this node was cut off
+
+    def begin(self, node: Node) -> None:
+        if not self._reaches(node):
+            if node.alive:
+                self._cluster.after(CALL_TIMEOUT_S, self.begin, node)
+            return
+        self._cluster.deliver(node, saw.StoreReady(hosted=False))
+        self._cluster.deliver(node, self._grant(node, self._cluster.now))
+        self._cluster.deliver(node, saw.RecordSeen(self.round))
+        members = self.round.members if self.round is not None else ()
+        missing = tuple((m.node, m.term) for m in members if self._leases.get(m.node, (0, 0.0))[0] != m.term)
+        if missing:
+            self._cluster.deliver(node, saw.LeasesExpired(missing))
+
+    def renew(self, node: Node) -> None:
+        if node.name not in self._renewing:
+            self._renewing.add(node.name)
+            self._try_to_renew(node)
+
+    def leave(self, node: Node) -> None:
+        if node.name in self._leases and self._reaches(node):
+            self._end(node.name)
+
+    def go_away(self) -> None:
+        self.away = True
+
+    def come_back(self) -> None:
+        if not self.away:
+            return
+        self.away = False
+        for name, (term, _) in list(self._leases.items()):
+            self._extend(name, term)
+
+    def reconnect(self, node: Node) -> None:
+        super().reconnect(node)
+        if untold := self._untold.pop(node.name, None):
+            self._cluster.deliver(node, saw.LeasesExpired(tuple(untold)))
+
+    def _reaches(self, node: Node) -> bool:
+        return node.alive and not (self.away or node.store_cut or node.stalled)
+
+    def _serve(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
+        if not self.away:
+            super()._serve(node, serve)
+
+    def _try_to_renew(self, node: Node) -> None:
+        if not node.alive:
+            return
+        if not self._reaches(node) or self._cluster.chance(self._cluster.weather.lose_request):
+            self._cluster.after(CALL_TIMEOUT_S, self._try_to_renew, node)
+        else:
+            self._cluster.after(self._delay(), self._renew, node, self._cluster.now)
+
+    def _renew(self, node: Node, sent_at: float) -> None:
+        if not self._reaches(node):
+            self._try_to_renew(node)
+            return
+        if node.name in self._leases:
+            term = self._leases[node.name][0]
+            self._extend(node.name, term)
+            renewed = self._renewed(node, sent_at, term)
+        else:
+            renewed = self._grant(node, sent_at)
+        if self._cluster.chance(self._cluster.weather.lose_reply):
+            self._cluster.after(CALL_TIMEOUT_S, self._try_to_renew, node)
+        else:
+            self._cluster.after(self._delay(), self._answer_renewal, node, renewed)
+
+    def _answer_renewal(self, node: Node, renewed: saw.LeaseRenewed) -> None:
+        if node.alive and (node.store_cut or self.away):
+            self._try_to_renew(node)
+            return
+        self._renewing.discard(node.name)
+        self._cluster.deliver(node, renewed)
+
+    def _grant(self, node: Node, sent_at: float) -> saw.LeaseRenewed:
+        term = self._terms[node.name] = self._terms.get(node.name, 0) + 1
+        self._extend(node.name, term)
+        return self._renewed(node, sent_at, term)
+
+    def _renewed(self, node: Node, sent_at: float, term: int) -> saw.LeaseRenewed:
+        return saw.LeaseRenewed(sent_at + node.offset + self.lease_s, term, self.lease_s)
+
+    def _extend(self, name: str, term: int) -> None:
+        until = self._cluster.now + self.lease_s
+        self._leases[name] = (term, until)
+        self._cluster.after(self.lease_s, self._expire, name, until)
+
+    def _expire(self, name: str, until: float) -> None:
+        if not self.away and name in self._leases and self._leases[name][1] == until:
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        term, _ = self._leases.pop(name)
+        for node in self._cluster.nodes.values():
+            if node.alive and node.store_cut:
+                self._untold.setdefault(node.name, []).append((name, term))
+            elif node.alive:
+                delay = self._cluster.draw(self._cluster.timing.store)
+                self._cluster.after(delay, self._cluster.deliver, node, saw.LeasesExpired(((name, term),)))
