@@ -20,6 +20,8 @@ from softrun.runtime.events import WorkerState
 
 Life = tuple[str, int, int, int]
 
+WAKING_S = 0.5  # for the workers of an agent that was stopped to hear of it
+
 
 class BrokenPromiseError(AssertionError):
     """A promise was broken. The first argument names it."""
@@ -227,6 +229,8 @@ class RestartsCountedOnce(Checker):
                     self._loss_at[node.name] = self.cluster.now
             case saw.LinkDown(peer, gone=True) if peer in self._peers(node):
                 self._loss_at[node.name] = self.cluster.now
+            case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & self._peers(node):
+                self._loss_at[node.name] = self.cluster.now
             case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
                 process = node.processes[local_rank]
                 if process.launch == launch and not process.asked:
@@ -300,13 +304,14 @@ class NobodyMeetsTheReplaced(Checker):
             return
         for name in after.lost:
             node = self.cluster.nodes[name]
-            if node.alive and not node.stalled and node.woke < self.cluster.now:
+            if node.alive and not node.stalled and self.cluster.now - node.woke > WAKING_S:
                 working = [process.name for process in node.running if process.works_in(before.number)]
                 self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 
 class OnceEach(Checker):
-    """No second rendezvous: a world differs from the one before it, unless that one was broken."""
+    """No second rendezvous: a world differs from the one before it, unless that one was broken, or a member's lease
+    was so close to its end that its workers may have been stopped."""
 
     def __init__(self) -> None:
         self._broken: set[int] = set()
@@ -323,9 +328,10 @@ class OnceEach(Checker):
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if before is not None and before.phase is Phase.SEALED and sealed_anew(before, after):
             same = set(lives(before)) == set(lives(after))
-            self.demand(
-                not same or before.number in self._broken, f"round {after.number} repeats round {before.number}"
+            broken = before.number in self._broken or any(
+                self.cluster.store.was_in_doubt(m.node) for m in before.members
             )
+            self.demand(not same or broken, f"round {after.number} repeats round {before.number}")
 
 
 class SurvivorsFirst(Checker):

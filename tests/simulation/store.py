@@ -36,9 +36,11 @@ class Store:
         self.host: Node | None = None
         self.lost = False
         self.writes = 0
+        self._watchers: list[Node] = []
 
     def begin(self, node: Node) -> None:
         """What a driver is told first."""
+        self._watchers.append(node)
         if self.lost:
             self._cluster.deliver(node, saw.StoreLost("the host of the store is gone"))
             return
@@ -70,7 +72,7 @@ class Store:
             self.writes += 1
             for watcher in self._cluster.watchers:
                 watcher.recorded(before, proposed, by)
-            for node in self._cluster.nodes.values():
+            for node in self._watchers:
                 if node.alive:
                     self._cluster.after(self._cluster.draw(self._cluster.timing.store), self._push, node)
         return saw.RecordSeen(self.round)
@@ -120,6 +122,10 @@ class Store:
     def leave(self, node: Node) -> None:
         """This agent ends in order."""
 
+    def was_in_doubt(self, name: str) -> bool:
+        """Was the lease of this node ever not renewed for most of its time?"""
+        return False
+
 
 class LeasedStore(Store):
     def __init__(self, cluster: Cluster, lease_s: float) -> None:
@@ -130,12 +136,16 @@ class LeasedStore(Store):
         self._terms: dict[str, int] = {}
         self._renewing: set[str] = set()
         self._untold: dict[str, list[tuple[str, int]]] = {}  # expired while this node was cut off
+        self._renewed_at: dict[str, float] = {}
+        self._doubted: set[str] = set()
 
     def begin(self, node: Node) -> None:
         if not self._reaches(node):
             if node.alive:
                 self._cluster.after(CALL_TIMEOUT_S, self.begin, node)
             return
+        self._watchers.append(node)
+        self._renewed_at[node.name] = self._cluster.now
         self._cluster.deliver(node, saw.StoreReady(hosted=False))
         self._cluster.deliver(node, self._grant(node, self._cluster.now))
         self._cluster.deliver(node, saw.RecordSeen(self.round))
@@ -152,6 +162,9 @@ class LeasedStore(Store):
     def leave(self, node: Node) -> None:
         if node.name in self._leases and self._reaches(node):
             self._end(node.name)
+
+    def was_in_doubt(self, name: str) -> bool:
+        return name in self._doubted or self._cluster.now - self._renewed_at[name] > self.lease_s / 2
 
     def go_away(self) -> None:
         self.away = True
@@ -203,6 +216,9 @@ class LeasedStore(Store):
             self._try_to_renew(node)
             return
         self._renewing.discard(node.name)
+        if self.was_in_doubt(node.name):
+            self._doubted.add(node.name)
+        self._renewed_at[node.name] = self._cluster.now
         self._cluster.deliver(node, renewed)
 
     def _grant(self, node: Node, sent_at: float) -> saw.LeaseRenewed:
@@ -224,7 +240,7 @@ class LeasedStore(Store):
 
     def _end(self, name: str) -> None:
         term, _ = self._leases.pop(name)
-        for node in self._cluster.nodes.values():
+        for node in self._watchers:
             if node.alive and node.store_cut:
                 self._untold.setdefault(node.name, []).append((name, term))
             elif node.alive:
