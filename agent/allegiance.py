@@ -54,6 +54,8 @@ class Allegiance:
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
+        if self._liveness.leased and self._liveness.silent(node, self._now):
+            self.leadership.look_again()  # it may still hold its lease, and be wanted
         self._liveness.heard(node, self._now)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:

@@ -46,6 +46,10 @@ class Leadership:
         self._news = True
         return fresh
 
+    def look_again(self) -> None:
+        """Somebody who was silent is heard again."""
+        self._news = True
+
     def bury(self, node: str) -> None:
         """Its process is gone. What a finished node has said stays true."""
         report = self.reports.get(node)

@@ -19,6 +19,7 @@ from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Fate
+from softrun.agent.tenure import Tenure
 
 Patch = tuple[object, str, Any]
 
@@ -160,7 +161,7 @@ def uses_a_worker_store_again() -> list[Patch]:
 
 
 def evicted_node_does_not_rejoin() -> list[Patch]:
-    return [(Engine, "_evicted", lambda self: None)]
+    return [(Engine, "_evicted", lambda *_: None)]
 
 
 def stops_healthy_workers() -> list[Patch]:
@@ -228,6 +229,27 @@ def gives_workers_the_ranks_of_the_last_world() -> list[Patch]:
     return [(ranks, "places", wrong)]
 
 
+def works_on_when_its_lease_may_have_expired() -> list[Patch]:
+    return [(Engine, "_fence", lambda self: setattr(self, "_fenced", True))]
+
+
+def counts_its_lease_from_the_answer() -> list[Patch]:
+    right = Tenure.renewed
+
+    def wrong(self: Tenure, until: float, term: int, granted_s: float) -> bool:
+        return right(self, until + granted_s, term, granted_s)
+
+    return [(Tenure, "renewed", wrong)]
+
+
+def waits_for_silence_beside_leases() -> list[Patch]:
+    return [(Liveness, "expire", lambda *_: None)]
+
+
+def forgets_which_lease_expired() -> list[Patch]:
+    return [(Liveness, "gone", lambda self, node: node in self._gone or node in self._expired)]
+
+
 MUTANTS = (
     Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=280),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
@@ -240,7 +262,9 @@ MUTANTS = (
     Mutant("works_without_pause", works_without_pause, ("Sequence",)),
     Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 110),
     Mutant("uses_a_worker_store_again", uses_a_worker_store_again, ("WorkerStores",)),
-    Mutant("evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress",), near=165),
+    Mutant(
+        "evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress", "NobodyMeetsTheReplaced"), near=165
+    ),
     Mutant("stops_healthy_workers", stops_healthy_workers, ("SoftSparesTheHealthy",)),
     Mutant("leaves_workers_behind", leaves_workers_behind, ("Ending", "Sequence")),
     Mutant("newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress",), 5),
@@ -248,5 +272,9 @@ MUTANTS = (
     Mutant("gives_a_new_world_the_old_number", gives_a_new_world_the_old_number, ("OneWorldPerRound",)),
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
     Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
+    Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress")),
+    Mutant("counts_its_lease_from_the_answer", counts_its_lease_from_the_answer, ("NobodyMeetsTheReplaced",)),
+    Mutant("waits_for_silence_beside_leases", waits_for_silence_beside_leases, ("NoGhosts", "Progress")),
+    Mutant("forgets_which_lease_expired", forgets_which_lease_expired, ("Progress",)),
     Mutant("gives_workers_wrong_ranks", gives_workers_the_ranks_of_the_last_world, ("Ranks",)),
 )
