@@ -75,14 +75,13 @@ def _is_loopback(host: str) -> bool:
 
 def _access(endpoint: str, settings: EtcdSettings) -> EtcdAccess:
     secure = settings.protocol == "https" or "https://" in endpoint
-    password = None
-    if settings.user is not None:
-        password = _password_from_file(settings.password_file) or _password_from_environment()
-        if password is None:
-            raise UsageError(
-                f"--rdzv_conf has user={settings.user} and there is no password: give password_file there, or set "
-                f"{PASSWORD_VARIABLE}"
-            )
+    kept = _password_from_environment()
+    password = _password_from_file(settings.password_file) or kept
+    if settings.user is not None and password is None:
+        raise UsageError(
+            f"--rdzv_conf has user={settings.user} and there is no password: give password_file there, or set "
+            f"{PASSWORD_VARIABLE}"
+        )
     return EtcdAccess(
         endpoints=parse_endpoints(endpoint),
         tls=secure or settings.ca_cert is not None or settings.ssl_cert is not None,
@@ -90,7 +89,7 @@ def _access(endpoint: str, settings: EtcdSettings) -> EtcdAccess:
         ssl_cert=settings.ssl_cert,
         ssl_cert_key=settings.ssl_cert_key,
         user=settings.user,
-        password=password,
+        password=password if settings.user is not None else None,
     )
 
 
@@ -105,5 +104,5 @@ def _password_from_file(name: str | None) -> str | None:
 
 @cache
 def _password_from_environment() -> str | None:
-    """Taken out of the environment, which the workers inherit."""
+    """Taken out of the environment, which the workers inherit; so it is asked for whether it is of use or not."""
     return os.environ.pop(PASSWORD_VARIABLE, None)

@@ -17,7 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+
+from local_etcd import LocalEtcd
 
 from local_cluster import (
     LocalCluster,
@@ -90,6 +93,101 @@ def first_step_of_all(steps: Sequence[Step], at: float, workers: int) -> float |
         if s.mono > at and s.world_size == workers:
             firsts.setdefault(s.rank, s.mono)
     return max(firsts.values()) - at if len(firsts) == workers else None
+
+
+# --- the same on etcd, where any node may die
+
+
+def etcd_kill(args: argparse.Namespace) -> Iterator[Record]:
+    """Nodes are killed in turn, the first included; each is replaced before the next one is."""
+    gaps = []
+    with etcd() as server, cluster() as here:
+        backend = ("etcd3", server.endpoint)
+        nodes = [start_node(here, "softrun", f"node-{i}", backend=backend) for i in range(NODES)]
+        steps = here.wait_for_steps(NODES * WORKERS_PER_NODE, each=20, timeout_s=120)
+        for kill in range(max(args.repeat, NODES)):
+            gaps.append(kill_and_wait(here, nodes.pop(0), steps))
+            nodes.append(start_node(here, "softrun", f"replacement-{kill}", backend=backend))
+            steps = here.wait_for_steps(NODES * WORKERS_PER_NODE, after=time.monotonic(), timeout_s=120)
+            yield {"gap_s": gaps[-1]}
+    print(
+        f"  node SIGKILL, the first included → first step of all survivors: median "
+        f"{statistics.median(gaps) * 1000:.0f} ms [{spread(gaps)}] of {len(gaps)}"
+    )
+
+
+def etcd_leader(args: argparse.Namespace) -> Iterator[Record]:
+    """A node and etcd's leader are killed at once."""
+    gaps, lost = [], 0
+    for _ in range(args.repeat):
+        with etcd(3) as server, cluster() as here:
+            backend = ("etcd3", server.endpoint)
+            nodes = [start_node(here, "softrun", f"node-{i}", backend=backend) for i in range(NODES)]
+            steps = here.wait_for_steps(NODES * WORKERS_PER_NODE, each=20, timeout_s=120)
+            leader = server.leader()
+            server.kill(leader)
+            gaps.append(kill_and_wait(here, nodes.pop(0), steps))
+            lost = max(lost, repeated_steps(here.steps()))
+            yield {"gap_s": gaps[-1]}
+    print(
+        f"  the same while etcd changes its leader: median {statistics.median(gaps) * 1000:.0f} ms [{spread(gaps)}] of "
+        f"{len(gaps)}; at most {lost} steps repeated by a survivor"
+    )
+
+
+def etcd_away(_args: argparse.Namespace) -> Iterator[Record]:
+    with etcd() as server, cluster() as here:
+        for i in range(NODES):
+            start_node(here, "softrun", f"node-{i}", backend=("etcd3", server.endpoint))
+        before = newest(here.wait_for_steps(NODES * WORKERS_PER_NODE, each=20, timeout_s=120))
+        at = time.monotonic()
+        server.kill(0)
+        time.sleep(10)
+        server.start_again(0)
+        server.wait_until_healthy()
+        here.wait_for_steps(NODES * WORKERS_PER_NODE, after=time.monotonic())
+        seen = [s for s in here.steps() if s.mono > at]
+        longest = max(b.mono - a.mono for pid in before for a, b in pairwise([s for s in seen if s.pid == pid]))
+        yield {"lost": repeated_steps(seen), "rounds": len({s.round for s in seen}), "longest_step_s": longest}
+        print(
+            f"  etcd away for 10 s: {repeated_steps(seen)} steps lost, {len({s.round for s in seen})} world, longest "
+            f"step {longest * 1000:.0f} ms, processes the same: {newest(seen) == before}"
+        )
+
+
+def etcd_joins(_args: argparse.Namespace) -> Iterator[Record]:
+    from light_agents import count_calls, end_all, join_all
+
+    from softrun.agent.etcd_client import EtcdAccess, EtcdClient
+    from softrun.agent.store_etcd import EtcdStore
+
+    calls = count_calls(EtcdClient)
+    with etcd() as server:
+        access = EtcdAccess((server.endpoint,))
+        for nodes in (8, 8, 16, 32, 64, 128):  # the first one loads what all need
+            before = calls()
+            agents, seconds = join_all(
+                nodes, lambda node, job=f"{nodes}-{before}": EtcdStore(job, node, access, 15, 30)
+            )  # type: ignore[misc]
+            asked = calls() - before
+            end_all(agents)
+            yield {"nodes": nodes, "seconds": seconds, "calls": asked}
+            print(f"  {nodes:4} agents join in {seconds:.2f} s with {asked / nodes:.1f} calls of etcd each")
+
+
+def kill_and_wait(here: LocalCluster, victim: Node, steps: list[Step]) -> float:
+    staying = newest(steps) - set(victim.family())
+    killed_at = victim.kill()
+    return here.wait_for("recovery", lambda: recovery(here.steps(), killed_at, staying), 120)
+
+
+def repeated_steps(steps: Sequence[Step]) -> int:
+    """The most steps that any process had to do again."""
+    most = 0
+    for pid in {s.pid for s in steps}:
+        own = [s.step for s in steps if s.pid == pid]
+        most = max(most, *(before - after + 1 for before, after in pairwise(own)), 0)
+    return most
 
 
 # --- survivors keep their processes
@@ -211,6 +309,10 @@ def simulation(_args: argparse.Namespace) -> Iterator[Record]:
 
 MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
     "node_kill": node_kill,
+    "etcd_kill": etcd_kill,
+    "etcd_leader": etcd_leader,
+    "etcd_away": etcd_away,
+    "etcd_joins": etcd_joins,
     "survivors": survivors,
     "callback": callback,
     "idle": idle,
@@ -227,6 +329,12 @@ def cluster() -> Iterator[LocalCluster]:
         yield here
 
 
+@contextmanager
+def etcd(members: int = 1) -> Iterator[LocalEtcd]:
+    with tempfile.TemporaryDirectory(prefix="softrun-etcd-") as directory, LocalEtcd(Path(directory), members) as here:
+        yield here
+
+
 def start_nodes(here: LocalCluster, system: str, port: int | None = None) -> list[Node]:
     port = port or free_port()
     nodes = [start_node(here, system, "node-0", port)]
@@ -238,18 +346,20 @@ def start_node(
     here: LocalCluster,
     system: str,
     name: str,
-    port: int,
+    port: int = 0,
     trainer: str | None = None,
     pause: str = "0.005",
     nodes: int = NODES,
+    backend: tuple[str, str] | None = None,
 ) -> Node:
     """A launcher whose workers step for ever; each system with the trainer that it is made for."""
+    rendezvous, endpoint = backend or ("c10d", f"127.0.0.1:{port}")
     flags = [
         f"--nnodes=1:{nodes}",
         f"--nproc_per_node={WORKERS_PER_NODE}",
         "--max_restarts=1000",
-        "--rdzv_backend=c10d",
-        f"--rdzv_endpoint=127.0.0.1:{port}",
+        f"--rdzv_backend={rendezvous}",
+        f"--rdzv_endpoint={endpoint}",
         "--rdzv_id=bench",
     ]
     if system == "softrun":

@@ -41,6 +41,7 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
         flags: tuple[str, ...] = (),
         job: str = "test",
         backend: tuple[str, str] | None = None,
+        env: dict[str, str] | None = None,
     ) -> Node:
         command = softrun_command(
             f"--restart_policy={policy}",
@@ -53,7 +54,7 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
             script=TRAINERS / trainer,
             args=args,
         )
-        node = cluster.start(name, command)
+        node = cluster.start(name, command, env)
         if (
             backend is None and len(cluster.nodes) == 1
         ):  # the first node hosts the store, whoever wins the race for the port else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,16 @@ def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster
     assert "it joins again" in b.output()
     behind = [s.step for s in grown if s.pid in frozen and s.round < grown[-1].round]
     assert len(behind) <= 1, "only the step that was under way"
+
+
+def test_nothing_of_etcd_gets_into_the_workers(cluster: LocalCluster, start: Start, etcd: LocalEtcd) -> None:
+    backend = ("etcd3", etcd.endpoint)
+    node = start("a", "count.py", "10000", "0.01", backend=backend, job="clean", env={"SOFTRUN_ETCD_PASSWORD": "hush"})
+    for pid in newest(cluster.wait_for_steps(2)):
+        names = {entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")}
+        added = names - set(os.environ)
+        assert not {name for name in added if name.startswith(("GRPC", "PROTOCOL_BUFFERS", "ETCD", "SOFTRUN_ETCD"))}
+    assert "hush" not in node.output()
 
 
 def test_an_etcd_that_is_not_there_ends_in_one_line(cluster: LocalCluster, start: Start) -> None:

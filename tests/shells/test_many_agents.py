@@ -1,0 +1,36 @@
+"""Many agents on a real store: what joining costs, counted."""
+
+from __future__ import annotations
+
+import pytest
+from light_agents import count_calls, end_all, join_all
+from local_etcd import LocalEtcd
+
+from softrun.agent.effects import Outcome
+from softrun.agent.etcd_client import EtcdAccess, EtcdClient
+from softrun.agent.store_etcd import EtcdStore
+
+
+class Counted(EtcdClient):
+    """Its calls are counted."""
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> type[EtcdClient]:
+    monkeypatch.setattr("softrun.agent.store_etcd.EtcdClient", Counted)
+    monkeypatch.setattr(Counted, "_until_answered", EtcdClient._until_answered, raising=False)
+    return Counted
+
+
+@pytest.mark.etcd
+@pytest.mark.parametrize("nodes", [16, 64])
+def test_joining_in_etcd_costs_a_few_calls_for_each_node(
+    etcd: LocalEtcd, counted: type[EtcdClient], nodes: int
+) -> None:
+    calls = count_calls(counted)
+    access = EtcdAccess((etcd.endpoint,))
+    agents, _ = join_all(nodes, lambda node: EtcdStore(f"many-{nodes}", node, access, 15, 30))
+    # Connect, lease, key, renewal, two reads, the attempt to make the record, and which lease is missing; few beats.
+    assert calls() <= 9 * nodes + 20
+    end_all(agents)
+    assert {agent.result.outcome for agent in agents if agent.result} == {Outcome.SIGNALLED}
