@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE = {
-    "agent": {"model", "observations", "effects", "liveness", "ranks", "rendezvous", "leadership", "crew", "engine"},
+    "agent": {
+        "model",
+        "observations",
+        "effects",
+        "liveness",
+        "tenure",
+        "ranks",
+        "rendezvous",
+        "leadership",
+        "allegiance",
+        "crew",
+        "engine",
+    },
     "policies": {"strategy", "hard", "soft"},
 }
 IMPURE_MODULES = {"time", "datetime", "os", "socket", "random", "subprocess", "threading", "logging"}
@@ -83,3 +96,8 @@ def test_nobody_knows_a_store_beside_the_agent() -> None:
     for folder in ("runtime", "policies"):
         for path in files(folder):
             assert not {module.split(".")[0] for module, _ in found(path)} & {"grpc", "etcd3"}, path
+
+
+def test_one_file_knows_etcd3() -> None:
+    knowing = {path.name for path in files("agent") if {"grpc", "etcdrpc"} & set(re.findall(r"\w+", path.read_text()))}
+    assert knowing == {"etcd_client.py"}
