@@ -48,6 +48,8 @@ class Slot:
     launch: int = 0
     state: State = State.ABSENT
     paused: bool = False
+    tells: int = 0  # events that this process was told, and how many of them it has obeyed
+    applied: int = 0
     info: WorkerInfo | None = None  # its place in the world that it was told last
     kill_at: float | None = None
     abandon_at: float | None = None
@@ -105,6 +107,7 @@ class Crew:
             elif slot.state is State.ABSENT:
                 slot.state = State.RUNNING
                 slot.launch += 1
+                slot.tells = slot.applied = 0
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
                 # It ended while the world was being made; the next world will be without it.
@@ -130,7 +133,18 @@ class Crew:
 
     @staticmethod
     def _tell(slot: Slot, state: WorkerState, change: WorldChangeEvent | None, info: WorkerInfo, number: int) -> Tell:
+        slot.tells += 1
         return Tell(slot.worker.local_rank, slot.launch, state, change, info, number)
+
+    def obeyed(self, local_rank: int, launch: int, applied: int) -> None:
+        """A worker has said how far it is."""
+        slot = self._slots[local_rank]
+        if slot.launch == launch:
+            slot.applied = max(slot.applied, applied)
+
+    def has_left(self) -> bool:
+        """Have all those that were paused left their world?"""
+        return not any(s.state is State.RUNNING and s.paused and s.applied < s.tells for s in self._slots)
 
     # --- ending
 

@@ -100,7 +100,6 @@ class Engine:
         self._store_asked_at: float | None = None  # since when the store owes an answer
         self._lingers = False  # for those who need the store that this agent hosts
         self._tenure = Tenure()
-        self._fenced = False  # the workers were stopped because the lease may have expired
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
@@ -171,7 +170,8 @@ class Engine:
                 self._allegiance.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._worker_exited(local_rank, launch, exitcode)
-            case saw.WorkerSaid(_, _, broken_round):
+            case saw.WorkerSaid(local_rank, launch, broken_round, applied):
+                self._crew.obeyed(local_rank, launch, applied)
                 told = self._crew.told
                 if told is not None and broken_round == told.number:
                     self._broken_round = broken_round
@@ -240,29 +240,37 @@ class Engine:
                 pass
 
     def _lease_renewed(self, until: float, term: int, granted_s: float) -> None:
+        doubted = self._tenure.doubted
         lapsed = self._tenure.renewed(until, term, granted_s)
         self._allegiance.judge_by_leases()
         if lapsed and self._standing is Standing.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
-        elif self._fenced:
+        elif doubted and self._crew.living():
             self._note("the lease still stands: this node goes on", warning=True)
-        self._fenced = False
         if self.stage is Stage.WAITING:
             self._look_again()
 
     def _lease_expired(self, node: str, term: int) -> None:
         self._allegiance.lease_expired(node, term)
-        if node in self._peers():
+        if node != self._config.node and node in self._peers():
             self._loss_at = self._now
 
     def _fence(self) -> None:
-        """This node's lease may have expired: whoever takes its place must not meet its workers."""
-        self._fenced = True
-        self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
+        """This node's lease may expire soon: whoever takes its place then must not meet its workers."""
+        self._tenure.doubt(self._now)
+        if self._crew.living():
+            self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
         if self.stage is Stage.WORKING:
             self._break_world()
             self._halt()
         self._effects += self._crew.hurry(self._now)
+
+    def _end_who_stays(self) -> None:
+        """PAUSE asks a worker to leave; one that does not in time, in the middle of a checkpoint, say, is ended."""
+        if self.stage is Stage.WAITING and not self._crew.has_left():
+            self._note("a worker did not leave its world in time: the workers of this node are ended", warning=True)
+            self._restart(charged=False, withdraw=True)
+            self._effects += self._crew.hurry(self._now)
 
     def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
         """It comes back as a newcomer."""
@@ -449,8 +457,10 @@ class Engine:
             )
         if self._tenure.due(self._now):
             self._effects.append(do.RenewLease())
-        if not self._tenure.sure(self._now) and not self._fenced:
+        if not self._tenure.sure(self._now) and not self._tenure.doubted:
             self._fence()
+        if self._tenure.expiring(self._now):
+            self._end_who_stays()
         self._effects += self._crew.tick(self._now)
         before = None
         while before is not self.stage:

@@ -98,6 +98,7 @@ class WorkerSaid:
     local_rank: int
     launch: int
     broken_round: int | None
+    applied: int = 0  # how many of the events that it was told it has obeyed
 
 
 @dataclass(frozen=True, slots=True)

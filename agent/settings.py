@@ -56,7 +56,7 @@ class EtcdSettings(RendezvousSettings):
     """What `--rdzv_backend etcd3` knows beside. The password is no key: it would stand on the command line."""
 
     lease_ttl: float = Field(
-        default=15,
+        default=20,
         ge=1,
         le=3600,
         description="a host that is dead or cut off is left behind after so long, and an etcd that is away for up to "

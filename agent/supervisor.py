@@ -232,7 +232,7 @@ class Supervisor:
         channel = self._channels.get((int(rank), int(launch)))
         status = channel.read_status() if channel is not None else None
         if status is not None:
-            self._post(WorkerSaid(int(rank), int(launch), status.broken_round))
+            self._post(WorkerSaid(int(rank), int(launch), status.broken_round, status.applied))
 
     # --- the warden
 

@@ -22,11 +22,13 @@ class Tenure:
         self._until = inf
         self._granted_s = 0.0
         self._renew_at: float | None = None
+        self._doubted_at: float | None = None
 
     def renewed(self, until: float, term: int, granted_s: float) -> bool:
         """The lease was renewed. Was it another one before, which had expired?"""
         lapsed = self.term not in (0, term)
         self.term, self._until, self._granted_s = term, until, granted_s
+        self._doubted_at = None
         self._renew_at = until - granted_s + granted_s / RENEWALS
         return lapsed
 
@@ -45,14 +47,35 @@ class Tenure:
         self._renew_at = now + self._granted_s / RENEWALS
         return True
 
+    def doubt(self, now: float) -> None:
+        """It is no longer sure: the workers were told to stop."""
+        self._doubted_at = now
+
+    @property
+    def doubted(self) -> bool:
+        return self._doubted_at is not None
+
+    def expiring(self, now: float) -> bool:
+        """Is it time to end the workers that have not stopped? An agent that was itself away gives them as long."""
+        ends_at = self._ends_at()
+        return ends_at is not None and now >= ends_at
+
     def deadline(self, now: float) -> float | None:
         """When something must be done without any news."""
         if self._renew_at is None:
             return None
-        unsure_at = self._until - self._margin_s
-        return min(self._renew_at, unsure_at) if now < unsure_at else self._renew_at
+        ends_at = self._ends_at() or self._until - self._margin_s
+        return min(self._renew_at, ends_at) if ends_at > now else self._renew_at
+
+    def _ends_at(self) -> float | None:
+        return None if self._doubted_at is None else self._doubted_at + self._margin_s - self._last_s
 
     @property
     def _margin_s(self) -> float:
-        """For what the workers need to hear that they must stop."""
-        return min(1.0, self._granted_s / 4)
+        """For what the workers need to hear that they must stop, and to leave their world."""
+        return min(2.0, self._granted_s / 4)
+
+    @property
+    def _last_s(self) -> float:
+        """For what the kernel needs to end them."""
+        return min(0.5, self._granted_s / 8)

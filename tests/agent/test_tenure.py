@@ -27,7 +27,7 @@ def test_it_is_renewed_ten_times_in_its_time() -> None:
     assert tenure.due(102.1), "and not answered"
 
 
-@pytest.mark.parametrize(("granted_s", "sure_for_s"), [(10.0, 9.0), (2.0, 1.5)])
+@pytest.mark.parametrize(("granted_s", "sure_for_s"), [(20.0, 18.0), (2.0, 1.5)])
 def test_workers_stop_before_it_can_expire(granted_s: float, sure_for_s: float) -> None:
     tenure = Tenure()
     tenure.renewed(until=100.0 + granted_s, term=1, granted_s=granted_s)
@@ -36,6 +36,19 @@ def test_workers_stop_before_it_can_expire(granted_s: float, sure_for_s: float) 
     tenure.due(100.0 + sure_for_s - 0.01)
     assert tenure.deadline(100.0 + sure_for_s - 0.01) == pytest.approx(100.0 + sure_for_s)
     assert tenure.deadline(100.0 + sure_for_s) is not None, "renewals go on"
+    tenure.doubt(100.0 + sure_for_s)
+    assert not tenure.expiring(100.0 + sure_for_s)
+    assert tenure.expiring(100.0 + granted_s - 0.2)
+
+
+def test_who_was_itself_away_gives_its_workers_as_long() -> None:
+    tenure = Tenure()
+    tenure.renewed(until=120.0, term=1, granted_s=20.0)
+    tenure.doubt(500.0)
+    assert not tenure.expiring(501.0)
+    assert tenure.expiring(501.5)
+    tenure.renewed(until=620.0, term=1, granted_s=20.0)
+    assert not tenure.doubted
 
 
 def test_another_lease_means_that_the_last_one_had_expired() -> None:

@@ -118,6 +118,7 @@ class Life:
             fail_when_coupled=rng.choice((0.0, 0.0, 0.3, 1.0)),
             ignore_sigterm=rng.choice((0.0, 0.0, 0.3)),
             exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
+            slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
         )
         on = list(all_checkers() if watchers is None else watchers)
         self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)

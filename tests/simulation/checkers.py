@@ -165,7 +165,9 @@ class _Grounds:
 
 
 class SoftSparesTheHealthy(Checker):
-    """Under soft, a healthy worker is signalled only for a failure on its own node, or because its agent leaves."""
+    """Under soft, a healthy worker is signalled only for a failure on its own node, because its agent leaves, or
+    because one of its node stays in a world for longer than the node's lease is sure to stand.
+    """
 
     def __init__(self) -> None:
         self._grounds: dict[str, _Grounds] = {}
@@ -193,7 +195,8 @@ class SoftSparesTheHealthy(Checker):
                 process = node.processes[local_rank]
                 waited = self.cluster.now - grounds.no_world_since >= node.config.join_timeout_s - 1e-6
                 # Only option 1 stops the others for the failure of one, unless it was the last that was allowed.
-                excuse = grounds.own_failure or grounds.for_good or waited
+                stays = any(p.applied < len(p.tells) for p in node.running) and self.cluster.store.in_doubt(node.name)
+                excuse = grounds.own_failure or grounds.for_good or waited or stays
                 if process.alive and process.launch == launch:
                     self.demand(excuse, f"{process.name} was signalled without grounds")
 
@@ -229,7 +232,7 @@ class RestartsCountedOnce(Checker):
                     self._loss_at[node.name] = self.cluster.now
             case saw.LinkDown(peer, gone=True) if peer in self._peers(node):
                 self._loss_at[node.name] = self.cluster.now
-            case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & self._peers(node):
+            case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & (self._peers(node) - {node.name}):
                 self._loss_at[node.name] = self.cluster.now
             case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
                 process = node.processes[local_rank]
@@ -305,7 +308,7 @@ class NobodyMeetsTheReplaced(Checker):
         for name in after.lost:
             node = self.cluster.nodes[name]
             if node.alive and not node.stalled and self.cluster.now - node.woke > WAKING_S:
-                working = [process.name for process in node.running if process.works_in(before.number)]
+                working = [p.name for p in node.running if p.works_in(before.number) or p.applied < len(p.tells)]
                 self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 

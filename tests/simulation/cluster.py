@@ -87,6 +87,7 @@ class Habits:
     fail_when_coupled: float = 0.0  # the odds that one then fails, rather than report a broken world
     ignore_sigterm: float = 0.0
     exit_zero_on_sigterm: float = 0.0
+    slow_to_leave: float = 0.0
 
 
 @dataclass(eq=False)
@@ -101,6 +102,7 @@ class Process:
     asked: bool = False  # a signal was sent to it
     leaving: bool = False  # its script is through and about to exit 0
     tells: list[do.Tell] = field(default_factory=list)
+    applied: int = 0  # how many of them it has obeyed
 
     @property
     def name(self) -> str:
@@ -346,6 +348,10 @@ class Cluster:
                 process = node.processes[local_rank]
                 if process.launch == launch:
                     process.tells.append(effect)
+                    if isinstance(self.store, LeasedStore):
+                        slow = (0.0, 4.0) if self.chance(self.habits.slow_to_leave) else (0.0, 0.0)
+                        delay = self.draw(self.timing.worker_seen) + self.draw(slow)
+                        self.after(delay, self._obey, process, len(process.tells))
             case do.Spawn(tells):
                 self._spawn(node, tells)
             case do.SignalWorker(local_rank, launch, signum):
@@ -382,6 +388,11 @@ class Cluster:
         elif not process.stubborn:
             code = 0 if self.chance(self.habits.exit_zero_on_sigterm) else -signum
             self.after(self.draw(self.timing.worker_ends), self.end_worker, process, code)
+
+    def _obey(self, process: Process, tells: int) -> None:
+        if process.alive:
+            process.applied = max(process.applied, tells)
+            self.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, None, tells))
 
     def end_worker(self, process: Process, exitcode: int, because: str = "") -> None:
         """The process ends by itself or by a signal."""

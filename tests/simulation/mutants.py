@@ -230,7 +230,11 @@ def gives_workers_the_ranks_of_the_last_world() -> list[Patch]:
 
 
 def works_on_when_its_lease_may_have_expired() -> list[Patch]:
-    return [(Engine, "_fence", lambda self: setattr(self, "_fenced", True))]
+    return [(Engine, "_fence", lambda self: self._tenure.doubt(self._now))]
+
+
+def lets_a_slow_worker_stay() -> list[Patch]:
+    return [(Engine, "_end_who_stays", lambda self: None)]
 
 
 def counts_its_lease_from_the_answer() -> list[Patch]:
@@ -273,6 +277,7 @@ MUTANTS = (
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
     Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
     Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress")),
+    Mutant("lets_a_slow_worker_stay", lets_a_slow_worker_stay, ("NobodyMeetsTheReplaced",)),
     Mutant("counts_its_lease_from_the_answer", counts_its_lease_from_the_answer, ("NobodyMeetsTheReplaced",)),
     Mutant("waits_for_silence_beside_leases", waits_for_silence_beside_leases, ("NoGhosts", "Progress")),
     Mutant("forgets_which_lease_expired", forgets_which_lease_expired, ("Progress",)),

@@ -122,8 +122,12 @@ class Store:
     def leave(self, node: Node) -> None:
         """This agent ends in order."""
 
+    def in_doubt(self, name: str) -> bool:  # noqa: ARG002
+        """Was the lease of this node not renewed for most of its time?"""
+        return False
+
     def was_in_doubt(self, name: str) -> bool:
-        """Was the lease of this node ever not renewed for most of its time?"""
+        """Was it ever?"""
         return False
 
 
@@ -163,8 +167,11 @@ class LeasedStore(Store):
         if node.name in self._leases and self._reaches(node):
             self._end(node.name)
 
+    def in_doubt(self, name: str) -> bool:
+        return self._cluster.now - self._renewed_at[name] > self.lease_s / 2
+
     def was_in_doubt(self, name: str) -> bool:
-        return name in self._doubted or self._cluster.now - self._renewed_at[name] > self.lease_s / 2
+        return name in self._doubted or self.in_doubt(name)
 
     def go_away(self) -> None:
         self.away = True
