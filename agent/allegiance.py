@@ -54,14 +54,17 @@ class Allegiance:
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
-        if self._liveness.leased and self._liveness.silent(node, self._now):
-            self.leadership.look_again()  # it may still hold its lease, and be wanted
+        returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
             self._liveness.holds(node, report.member.term)
             self.leadership.hear(report)
-        return [do.Say(node, own)] if isinstance(message, Hello) else []
+        if isinstance(message, Hello):
+            return [do.Say(node, own)]
+        if isinstance(message, Beat) and (returned or node not in self.leadership.reports):
+            return [do.Say(node, Hello(own))]  # what it said before may no longer hold, or be forgotten
+        return []
 
     def link_up(self, node: str, own: Report) -> list[Effect]:
         if node != self._following:
@@ -125,12 +128,18 @@ class Allegiance:
         """When something must be done without any news."""
         return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
 
-    def advance(self, record: Round | None, own: Report, seeks: bool) -> list[Effect]:
-        """Do what follows from what was seen. `seeks`: this agent has no world, and would take over."""
+    def advance(self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True) -> list[Effect]:
+        """Do what follows from what was seen.
+
+        `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead, so that no
+        record names a dead member whose death was told before.
+        """
         effects = self._tell(own)
         leader = self.leader(record, own)
         effects += self._follow(leader)
-        if record is not None and leader is not None and leader.node == self._node:
+        if not may_propose:
+            self.leadership.stand_down()
+        elif record is not None and leader is not None and leader.node == self._node:
             effects += self.leadership.lead(record, self._now)
         else:
             self.leadership.stand_down()

@@ -468,7 +468,8 @@ class Engine:
             self._advance_stage()
         if self.stage is Stage.ENDED:
             return
-        self._effects += self._allegiance.advance(self.record, self._report(), seeks=self.stage is Stage.WAITING)
+        sure, seeks = self._tenure.sure(self._now), self.stage is Stage.WAITING
+        self._effects += self._allegiance.advance(self.record, self._report(), seeks, sure)
 
     def _advance_stage(self) -> None:
         match self.stage:
@@ -500,7 +501,7 @@ class Engine:
         return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
 
     def _wait(self) -> None:
-        if self.record is None and self._store_empty:
+        if self.record is None and self._store_empty and self._tenure.sure(self._now):
             self._effects += self._allegiance.propose(rendezvous.found(self._me(), self._config.job))
         due = self._stage_deadline()
         if due is not None and self._now >= due:

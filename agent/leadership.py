@@ -26,6 +26,8 @@ class Leadership:
         """When `lead` must be asked again without any news."""
         self.spare_store: Address | None = None
         """A worker store that no world uses yet."""
+        self._placed: set[tuple[str, int]] = set()  # who was in the last record
+        self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
         self._patience = Patience()
@@ -36,6 +38,10 @@ class Leadership:
     def hear(self, report: Report) -> bool:
         """Keep a report. True where it is the first of this node's life."""
         node = report.member.node
+        if report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+            # It is about to learn of it and to come back in another life. It has not learnt if it says so once more.
+            self._evicted.remove(report.member.life)
+            return False
         before = self.reports.get(node)
         if before is not None and before.sequence > report.sequence:
             return False  # it was overtaken on another link
@@ -45,10 +51,6 @@ class Leadership:
         self.reports[node] = report
         self._news = True
         return fresh
-
-    def look_again(self) -> None:
-        """Somebody who was silent is heard again."""
-        self._news = True
 
     def bury(self, node: str) -> None:
         """Its process is gone. What a finished node has said stays true."""
@@ -64,6 +66,12 @@ class Leadership:
         self._patience = Patience()
         self._proposed = None
         self._news = True
+        self._evicted = {life for life in self._placed if life[0] in round_.lost}
+        for node, _ in self._evicted:
+            report = self.reports.get(node)
+            if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+                del self.reports[node]
+        self._placed = {member.life for member in round_.members}
         for member in round_.members:
             report = self.reports.get(member.node)
             if report is not None and ranks.outdated(report.member, member):

@@ -195,7 +195,8 @@ class SoftSparesTheHealthy(Checker):
                 process = node.processes[local_rank]
                 waited = self.cluster.now - grounds.no_world_since >= node.config.join_timeout_s - 1e-6
                 # Only option 1 stops the others for the failure of one, unless it was the last that was allowed.
-                stays = any(p.applied < len(p.tells) for p in node.running) and self.cluster.store.in_doubt(node.name)
+                stays = self.cluster.store.in_doubt(node.name) and any(p.applied < len(p.tells) for p in node.running)
+                stays |= node.woke == self.cluster.now  # what it was told meanwhile lies behind what it finds overdue
                 excuse = grounds.own_failure or grounds.for_good or waited or stays
                 if process.alive and process.launch == launch:
                     self.demand(excuse, f"{process.name} was signalled without grounds")
@@ -288,7 +289,8 @@ class NoGhosts(Checker):
             died = self.cluster.nodes[member.node].died
             if died is not None:
                 # What the network held back can arrive long after its sender has died.
-                since = self.cluster.now - max(died, by.born, by.woke, by.heard.get(member.node, 0.0))
+                heard_at = by.heard.get(member.node, 0.0)
+                since = self.cluster.now - max(died, by.born, by.woke, heard_at, self.cluster.store.back_at)
                 lease_s = self.cluster.store.lease_s if isinstance(self.cluster.store, LeasedStore) else 0.0
                 self.demand(
                     since <= max(by.config.beat_tolerance_s, lease_s) + margin_s,

@@ -255,7 +255,7 @@ def forgets_which_lease_expired() -> list[Patch]:
 
 
 MUTANTS = (
-    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=280),
+    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2800),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
     Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),
@@ -271,7 +271,9 @@ MUTANTS = (
     ),
     Mutant("stops_healthy_workers", stops_healthy_workers, ("SoftSparesTheHealthy",)),
     Mutant("leaves_workers_behind", leaves_workers_behind, ("Ending", "Sequence")),
-    Mutant("newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress",), 5),
+    Mutant(
+        "newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress", "NobodyMeetsTheReplaced"), 5
+    ),
     Mutant("starts_finished_workers_again", starts_finished_workers_again, ("FinishedStaysFinished", "Progress")),
     Mutant("gives_a_new_world_the_old_number", gives_a_new_world_the_old_number, ("OneWorldPerRound",)),
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),

@@ -36,6 +36,7 @@ class Store:
         self.host: Node | None = None
         self.lost = False
         self.writes = 0
+        self.back_at = 0.0  # when it was away last
         self._watchers: list[Node] = []
 
     def begin(self, node: Node) -> None:
@@ -122,7 +123,7 @@ class Store:
     def leave(self, node: Node) -> None:
         """This agent ends in order."""
 
-    def in_doubt(self, name: str) -> bool:  # noqa: ARG002
+    def in_doubt(self, name: str) -> bool:
         """Was the lease of this node not renewed for most of its time?"""
         return False
 
@@ -140,7 +141,7 @@ class LeasedStore(Store):
         self._terms: dict[str, int] = {}
         self._renewing: set[str] = set()
         self._untold: dict[str, list[tuple[str, int]]] = {}  # expired while this node was cut off
-        self._renewed_at: dict[str, float] = {}
+        self._sure_until: dict[str, float] = {}  # as far as each node has been told
         self._doubted: set[str] = set()
 
     def begin(self, node: Node) -> None:
@@ -149,7 +150,7 @@ class LeasedStore(Store):
                 self._cluster.after(CALL_TIMEOUT_S, self.begin, node)
             return
         self._watchers.append(node)
-        self._renewed_at[node.name] = self._cluster.now
+        self._sure_until[node.name] = self._cluster.now + self.lease_s
         self._cluster.deliver(node, saw.StoreReady(hosted=False))
         self._cluster.deliver(node, self._grant(node, self._cluster.now))
         self._cluster.deliver(node, saw.RecordSeen(self.round))
@@ -168,7 +169,7 @@ class LeasedStore(Store):
             self._end(node.name)
 
     def in_doubt(self, name: str) -> bool:
-        return self._cluster.now - self._renewed_at[name] > self.lease_s / 2
+        return self._cluster.now > self._sure_until[name] - self.lease_s / 2
 
     def was_in_doubt(self, name: str) -> bool:
         return name in self._doubted or self.in_doubt(name)
@@ -179,7 +180,7 @@ class LeasedStore(Store):
     def come_back(self) -> None:
         if not self.away:
             return
-        self.away = False
+        self.away, self.back_at = False, self._cluster.now
         for name, (term, _) in list(self._leases.items()):
             self._extend(name, term)
 
@@ -225,7 +226,7 @@ class LeasedStore(Store):
         self._renewing.discard(node.name)
         if self.was_in_doubt(node.name):
             self._doubted.add(node.name)
-        self._renewed_at[node.name] = self._cluster.now
+        self._sure_until[node.name] = renewed.until - node.offset
         self._cluster.deliver(node, renewed)
 
     def _grant(self, node: Node, sent_at: float) -> saw.LeaseRenewed:
