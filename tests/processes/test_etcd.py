@@ -118,6 +118,18 @@ def test_etcd_is_away_for_longer_than_a_lease(cluster: LocalCluster, start: Star
     assert newest(after) == before, "they were paused, not ended"
 
 
+def test_a_worker_that_does_not_leave_is_ended_before_the_lease(
+    cluster: LocalCluster, start: Start, own: LocalEtcd
+) -> None:
+    node = start("a", "stubborn.py", nproc=1, nnodes="1", backend=("etcd3", own.endpoint), flags=(SHORT,))
+    cluster.wait_for("it works", lambda: "at work" in node.output(), 30)
+    own.kill(0)
+    cluster.wait_for("it is ended", lambda: "did not leave its world in time" in node.output(), 15)
+    own.start_again(0)
+    cluster.wait_for("it begins anew", lambda: node.output().count("at work") == 2, 30)
+    assert node.process.poll() is None
+
+
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_node_dies_while_etcd_changes_its_leader(
     cluster: LocalCluster, start: Start, three: LocalEtcd, fault: int
