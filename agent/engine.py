@@ -241,11 +241,11 @@ class Engine:
 
     def _lease_renewed(self, until: float, term: int, granted_s: float) -> None:
         doubted = self._tenure.doubted
-        lapsed = self._tenure.renewed(until, term, granted_s)
+        lapsed = self._tenure.renewed(until, term, granted_s, self._now)
         self._allegiance.judge_by_leases()
         if lapsed and self._standing is Standing.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
-        elif doubted and self._crew.living():
+        elif doubted and not self._tenure.doubted and self._crew.living():
             self._note("the lease still stands: this node goes on", warning=True)
         if self.stage is Stage.WAITING:
             self._look_again()

@@ -24,11 +24,12 @@ class Tenure:
         self._renew_at: float | None = None
         self._doubted_at: float | None = None
 
-    def renewed(self, until: float, term: int, granted_s: float) -> bool:
+    def renewed(self, until: float, term: int, granted_s: float, now: float) -> bool:
         """The lease was renewed. Was it another one before, which had expired?"""
         lapsed = self.term not in (0, term)
         self.term, self._until, self._granted_s = term, until, granted_s
-        self._doubted_at = None
+        if self.sure(now):  # an answer can be so late that it is worth nothing
+            self._doubted_at = None
         self._renew_at = until - granted_s + granted_s / RENEWALS
         return lapsed
 

@@ -19,7 +19,7 @@ def test_without_leases_it_is_always_sure_and_wants_nothing() -> None:
 
 def test_it_is_renewed_ten_times_in_its_time() -> None:
     tenure = Tenure()
-    tenure.renewed(until=110.0, term=1, granted_s=10.0)
+    tenure.renewed(until=110.0, term=1, granted_s=10.0, now=100.0)
     assert tenure.deadline(100.0) == pytest.approx(101.0)
     assert not tenure.due(100.9)
     assert tenure.due(101.0)
@@ -30,7 +30,7 @@ def test_it_is_renewed_ten_times_in_its_time() -> None:
 @pytest.mark.parametrize(("granted_s", "sure_for_s"), [(20.0, 18.0), (2.0, 1.5)])
 def test_workers_stop_before_it_can_expire(granted_s: float, sure_for_s: float) -> None:
     tenure = Tenure()
-    tenure.renewed(until=100.0 + granted_s, term=1, granted_s=granted_s)
+    tenure.renewed(until=100.0 + granted_s, term=1, granted_s=granted_s, now=100.0)
     assert tenure.sure(100.0 + sure_for_s - 0.01)
     assert not tenure.sure(100.0 + sure_for_s)
     tenure.due(100.0 + sure_for_s - 0.01)
@@ -43,19 +43,21 @@ def test_workers_stop_before_it_can_expire(granted_s: float, sure_for_s: float) 
 
 def test_who_was_itself_away_gives_its_workers_as_long() -> None:
     tenure = Tenure()
-    tenure.renewed(until=120.0, term=1, granted_s=20.0)
+    tenure.renewed(until=120.0, term=1, granted_s=20.0, now=100.0)
     tenure.doubt(500.0)
     assert not tenure.expiring(501.0)
     assert tenure.expiring(501.5)
-    tenure.renewed(until=620.0, term=1, granted_s=20.0)
+    tenure.renewed(until=502.0, term=1, granted_s=20.0, now=501.9)
+    assert tenure.doubted, "an answer that came too late"
+    tenure.renewed(until=620.0, term=1, granted_s=20.0, now=600.0)
     assert not tenure.doubted
 
 
 def test_another_lease_means_that_the_last_one_had_expired() -> None:
     tenure = Tenure()
-    assert not tenure.renewed(10.0, 1, 5.0)
-    assert not tenure.renewed(20.0, 1, 5.0)
-    assert tenure.renewed(30.0, 2, 5.0)
+    assert not tenure.renewed(10.0, 1, 5.0, 5.0)
+    assert not tenure.renewed(20.0, 1, 5.0, 15.0)
+    assert tenure.renewed(30.0, 2, 5.0, 25.0)
 
 
 def test_who_holds_a_later_lease_lives() -> None:

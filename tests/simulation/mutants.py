@@ -240,8 +240,8 @@ def lets_a_slow_worker_stay() -> list[Patch]:
 def counts_its_lease_from_the_answer() -> list[Patch]:
     right = Tenure.renewed
 
-    def wrong(self: Tenure, until: float, term: int, granted_s: float) -> bool:
-        return right(self, until + granted_s, term, granted_s)
+    def wrong(self: Tenure, until: float, term: int, granted_s: float, now: float) -> bool:
+        return right(self, until + granted_s, term, granted_s, now)
 
     return [(Tenure, "renewed", wrong)]
 
