@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_etcd import LocalEtcd
 
-from local_cluster import LocalCluster, Node, Step, recovery, send
+from local_cluster import LocalCluster, Node, Step, free_port, listens, recovery, send
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
 
@@ -88,21 +89,23 @@ def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: 
     assert "0" not in leases
 
 
-def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
-    a, *_ = nodes(cluster, start, own)
+def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, three: LocalEtcd) -> None:
+    a, *_ = nodes(cluster, start, three)
     before = newest(cluster.steps())
-    own.kill(0)
+    for member in range(3):
+        three.kill(member)
     at = time.monotonic()
     cluster.wait_for("it is noticed", lambda: "etcd cannot be reached" in a.output(), 15)
     cluster.wait_for("ten seconds", lambda: time.monotonic() - at >= 10, 15)
-    own.start_again(0)
+    for member in range(3):
+        three.start_again(member)
     cluster.wait_for("it is noticed", lambda: "etcd is back after" in a.output(), 15)
     after = cluster.wait_for_steps(3, after=time.monotonic())
     assert newest(after) == before
     assert no_step_was_lost([s for s in cluster.steps() if s.mono > at], before)
     assert a.output().count("etcd cannot be reached") == 1
 
-    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", own.endpoint))
+    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", three.endpoint))
     assert before < newest(cluster.wait_for_steps(4, after=time.monotonic())), "and the job can change again"
     assert d.process.poll() is None
 
@@ -181,6 +184,18 @@ def test_nothing_of_etcd_gets_into_the_workers(cluster: LocalCluster, start: Sta
         added = names - set(os.environ)
         assert not {name for name in added if name.startswith(("GRPC", "PROTOCOL_BUFFERS", "ETCD", "SOFTRUN_ETCD"))}
     assert "hush" not in node.output()
+
+
+def test_the_script_starts_one_and_ends_it(cluster: LocalCluster) -> None:
+    port = free_port()
+    script = Path(__file__).parents[2] / "scripts" / "local_etcd.py"
+    node = cluster.start("etcd", [sys.executable, str(script), f"--port={port}"])
+    said = f"--rdzv_backend etcd3 --rdzv_endpoint 127.0.0.1:{port}\n"
+    cluster.wait_for("it says how to use it", lambda: said in node.output(), 30)
+    assert listens(port)
+    node.signal(signal.SIGTERM)
+    assert node.wait(10) == 128 + signal.SIGTERM
+    assert not listens(port)
 
 
 def test_an_etcd_that_is_not_there_ends_in_one_line(cluster: LocalCluster, start: Start) -> None:
