@@ -172,8 +172,6 @@ def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster
     grown = cluster.wait_for_steps(3, after=at, timeout_s=20)
     assert newest(grown) == newest(steps), "its workers were paused, not ended"
     assert "it joins again" in b.output()
-    behind = [s.step for s in grown if s.pid in frozen and s.round < grown[-1].round]
-    assert len(behind) <= 1, "only the step that was under way"
 
 
 def test_nothing_of_etcd_gets_into_the_workers(cluster: LocalCluster, start: Start, etcd: LocalEtcd) -> None:
