@@ -95,7 +95,9 @@ class EtcdClient:
             answers = connection.stub("Lease").LeaseKeepAlive(
                 iter([request]), timeout=CALL_TIMEOUT_S, metadata=connection.metadata
             )
-            return sent_at, next(answers).TTL
+            for answer in answers:
+                return sent_at, answer.TTL
+            raise ConnectionAbortedError("the keep-alive was ended")
 
         return self._until_answered(ask)
 
@@ -116,7 +118,7 @@ class EtcdClient:
                 if response.canceled and not response.compact_revision:
                     raise ConnectionAbortedError(response.cancel_reason or "the watch was ended")
                 yield response
-        except (self._grpc.RpcError, ValueError, OSError) as error:  # ValueError: the channel was closed
+        except (self._grpc.RpcError, ValueError, OSError) as error:
             self._failed(connection, error)
         finally:
             hold.set()
@@ -134,7 +136,7 @@ class EtcdClient:
             try:
                 connection = self._connect()
                 answer = ask(connection)
-            except (self._grpc.RpcError, ValueError) as error:
+            except (self._grpc.RpcError, ValueError, OSError) as error:
                 self._failed(connection, error)
                 continue
             self._succeeded()
@@ -165,6 +167,8 @@ class EtcdClient:
         """Leave this member; raises where no member will answer otherwise. Returns when it is time to try again."""
         if self._closing.is_set():
             raise StoreLostError("the connection to etcd was closed") from error
+        if isinstance(error, ValueError) and "closed" not in str(error).lower():
+            raise error  # grpc has no other error for a channel that another thread has closed
         self._refuse_for_good(error)
         with self._lock:
             connection = connection or self._connection
@@ -188,6 +192,8 @@ class EtcdClient:
         code, details = _code(error), _reason(error)
         stale = "auth token" in details or "auth store is old" in details  # authenticated anew with the next connection
         if code in ("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION") and not stale:
+            if not any(word in details for word in ("user", "auth", "permission", "password")):
+                raise EtcdRefusedError(f"etcd refuses: {details}") from error
             who = f"user {self._access.user!r}" if self._access.user is not None else "no user"
             raise EtcdRefusedError(
                 f"etcd refuses {who}: {details}; give user in --rdzv_conf, and the password by password_file there "

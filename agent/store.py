@@ -16,7 +16,7 @@ from typing import Protocol
 
 from softrun.agent.codec import decode_round, encode_round
 from softrun.agent.errors import ProtocolError, StoreLostError
-from softrun.agent.model import Round
+from softrun.agent.model import Phase, Round
 from softrun.agent.observations import (
     LeaderBeatSeen,
     LeaseRenewed,
@@ -86,8 +86,11 @@ class Store(Protocol):
     def beats(self) -> int:
         """The leader's count."""
 
-    def leave(self) -> None:
-        """This agent is done. A store that is hosted here stays until the others are done too, or for a second."""
+    def leave(self, *, over: bool) -> None:
+        """This agent is done, and if `over`, so is the job, whose record nobody changes any more.
+
+        A store that is hosted here stays until the others are done too, or for a second.
+        """
 
     def close(self) -> None:
         """End; a thread that is blocked in `wait_beyond` is freed at once. Called from any thread, and once."""
@@ -151,7 +154,7 @@ class StoreThreads:
             version = self._saw(store.latest())
             self._begin(self._watch, store, version)
             self._serve(store, self._calls)
-            store.leave()
+            store.leave(over=self._round is not None and self._round.phase is Phase.CLOSED)
 
     def _begin(self, run: Callable[..., None], *args: object) -> None:
         def reporting() -> None:

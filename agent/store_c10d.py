@@ -94,7 +94,7 @@ class C10dStore:
         with _loss_of(self._endpoint):
             return self._calls.add(self._prefix + "beats", 0)
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool) -> None:  # noqa: ARG002
         # Agents that were killed never say that they are done, so the host does not wait for long.
         with suppress(RuntimeError):
             gone = self._calls.add(self._prefix + "gone", 1)

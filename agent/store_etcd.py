@@ -6,8 +6,9 @@ Keys, under one prefix per job:
     beats                    the leader's count: the version in etcd again
     members/<node>/<term>    under the lease of that agent; <term> counts the leases that it has had
 
-The record and the beats are under the job's own lease, which stands for a day after the last beat: what a finished
-job leaves behind expires. An agent that ends revokes its lease; that of a host that is dead or cut off expires.
+The record and the beats are under the job's own lease, which stands for a day after the last beat, or for a minute once
+the job is over: what it leaves behind expires. An agent that ends revokes its lease; that of a host that is dead or cut
+off expires.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from softrun.agent.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, 
 from softrun.agent.store import Change, Lease, Leases, Tenure
 
 JOB_LEASE_S = 24 * 3600
+OVER_LEASE_S = 60  # for those who have yet to see that it is over; then another job may have its name
 _GETS_AT_ONCE = 100  # etcd allows 128 operations in a transaction
 
 
@@ -125,8 +127,10 @@ class EtcdStore:
 
     # --- the end
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool) -> None:
         with suppress(StoreLostError):
+            if over:
+                self._let_expire()
             self._client.call("Lease", "LeaseRevoke", self._rpc.LeaseRevokeRequest(ID=self._lease))
 
     def close(self) -> None:
@@ -178,6 +182,17 @@ class EtcdStore:
             with suppress(EtcdRefusedError):  # somebody else was faster
                 self._client.call("Lease", "LeaseGrant", grant)
         self._job_lease_renewed_at = time.monotonic()
+
+    def _let_expire(self) -> None:
+        """Put what the job leaves behind under a short lease, as each agent does that sees the job's end."""
+        rpc = self._rpc
+        lease = self._client.call("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=OVER_LEASE_S)).ID
+        keys = (self._key("record"), self._key("beats"))
+        puts = [rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease)) for key in keys]
+        there = [
+            rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0) for key in keys
+        ]
+        self._client.call("KV", "Txn", rpc.TxnRequest(compare=there, success=puts))
 
     def _watches(self) -> list[Any]:
         members = self._key("members/")

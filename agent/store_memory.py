@@ -48,7 +48,7 @@ class MemoryStore:
         with self._alive():
             return self._beats
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool) -> None:
         pass  # nobody hosts it
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from local_etcd import LocalEtcd
 
 from local_cluster import LocalCluster, Node, Step, free_port, listens, recovery, send
+from softrun.agent.store_etcd import OVER_LEASE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
 
@@ -85,8 +87,10 @@ def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: 
     assert keys == ["softrun/test/beats", "softrun/test/record"], "the leases of the agents are revoked"
     fields = own.ctl("get", "softrun/test/", "--prefix", "-w", "fields")
     leases = {line.split(" : ")[1] for line in fields.splitlines() if line.startswith('"Lease"')}
-    assert len(leases) == 1
     assert "0" not in leases
+    for lease in leases:
+        left = own.ctl("lease", "timetolive", f"{int(lease):x}", "-w", "fields")
+        assert 0 < int(re.findall(r'"TTL" : (\d+)', left)[0]) <= OVER_LEASE_S, "then the job's name may be used again"
 
 
 def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, three: LocalEtcd) -> None:

@@ -110,7 +110,7 @@ def test_a_lease_expires_while_its_owner_is_stopped(etcd: LocalEtcd, open_at: Op
 def test_who_leaves_is_told_at_once(etcd: LocalEtcd, open_at: Open) -> None:
     leaver, other = open_at(etcd, "a/b c", lease_s=60), open_at(etcd)
     changes = watching(other)
-    leaver.leave()
+    leaver.leave(over=False)
     assert changes.get(timeout=5).expired == (("a/b c", 1),)
 
 
@@ -148,7 +148,7 @@ def test_a_watch_goes_on_over_a_compaction(own: LocalEtcd, open_at: Open) -> Non
     own.signal(0, signal.SIGCONT)
     for version in range(2, 30):
         write(writer, version)
-    gone.leave()
+    gone.leave(over=False)
     own.ctl("compact", own.ctl("get", "x", "-w", "fields").split('"Revision" : ')[1].split()[0])
     newest, gap = 1, False
     while newest < 29:
@@ -175,7 +175,7 @@ def test_nothing_is_missed_while_etcd_is_away(own: LocalEtcd, open_at: Open) -> 
     changes = watching(reader)
     own.kill(0)
     own.start_again(0)
-    leaver.leave()
+    leaver.leave(over=False)
     write(writer, 1)
     seen = [changes.get(timeout=15), changes.get(timeout=15)]  # two watches have no common order while they catch up
     assert sorted(seen, key=str) == [Change(None, (("leaver", 1),)), Change(b"1")]

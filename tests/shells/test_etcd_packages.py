@@ -27,7 +27,7 @@ a, b = (EtcdStore(sys.argv[2], node, EtcdAccess((sys.argv[1],)), 5, 10) for node
 assert a.create(1, b"1") == b.create(1, b"2") == b"1"
 assert b.wait_beyond(0).record == b"1"
 assert (a.beat(), b.beats(), a.renew().term) == (1, 1, 1)
-b.leave()
+b.leave(over=False)
 assert a.wait_beyond(1).expired == (("b", 1),)
 assert a.missing([("a", 1), ("b", 1)]) == {("b", 1)}
 a.close(), b.close()

@@ -132,8 +132,8 @@ def test_the_loss_of_the_host_is_pushed_to_the_others() -> None:
 def test_a_host_that_leaves_waits_for_the_others_and_not_for_the_dead() -> None:
     port = free_port()
     host, guest = C10dStore("job", "127.0.0.1", port, 10), C10dStore("job", "127.0.0.1", port, 10)
-    guest.leave()
-    host.leave()  # at once: everybody has left
+    guest.leave(over=False)
+    host.leave(over=False)  # at once: everybody has left
     guest.close()
     host.close()
 
