@@ -1,5 +1,7 @@
 """The store: what all agents of a job share. It holds one record and one count, and pushes changes of the record.
 
+One that outlives every agent also holds their leases (`Leases`), and pushes which of them have expired.
+
 `Store` is the contract; every implementation passes the same tests. Its methods block and belong to threads:
 `StoreThreads` runs them beside the driver's loop, so a store that is slow or away never stops an agent from watching
 its workers.

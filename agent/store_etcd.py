@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -48,7 +47,6 @@ class EtcdStore:
         self._job_lease_renewed_at = -math.inf
         self._responses: Iterator[Any] | None = None
         self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
-        self._watching = threading.Lock()
         self.leases: Leases | None = self
         self._begin_tenure()
         self._see_all(self._read("record")[1])
@@ -73,20 +71,19 @@ class EtcdStore:
             return stands
 
     def wait_beyond(self, version: int) -> Change:
-        with self._watching:
-            while True:
-                if self._responses is None:
-                    self._responses = self._client.watch(self._watches())
-                response = next(self._responses, None)
-                if response is None:
-                    self._responses = None  # that member was left: go on from the same revision at another
-                elif response.compact_revision:
-                    self._responses = None
-                    record, answer = self._read("record")
-                    self._see_all(answer)
-                    return Change(record, gap=True)
-                elif change := self._take(response, version):
-                    return change
+        while True:
+            if self._responses is None:
+                self._responses = self._client.watch(self._watches())
+            response = next(self._responses, None)
+            if response is None:
+                self._responses = None  # that member was left: go on from the same revision at another
+            elif response.compact_revision:
+                self._responses = None
+                record, answer = self._read("record")
+                self._see_all(answer)
+                return Change(record, gap=True)
+            elif change := self._take(response, version):
+                return change
 
     # --- the leader's beats
 
@@ -187,12 +184,10 @@ class EtcdStore:
         """Put what the job leaves behind under a short lease, as each agent does that sees the job's end."""
         rpc = self._rpc
         lease = self._client.call("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=OVER_LEASE_S)).ID
-        keys = (self._key("record"), self._key("beats"))
-        puts = [rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease)) for key in keys]
-        there = [
-            rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0) for key in keys
-        ]
-        self._client.call("KV", "Txn", rpc.TxnRequest(compare=there, success=puts))
+        for key in (self._key("record"), self._key("beats")):
+            there = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0)
+            put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease))
+            self._client.call("KV", "Txn", rpc.TxnRequest(compare=[there], success=[put]))
 
     def _watches(self) -> list[Any]:
         members = self._key("members/")
