@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -161,6 +162,7 @@ def etcd_joins(_args: argparse.Namespace) -> Iterator[Record]:
     from softrun.agent.etcd_client import EtcdAccess, EtcdClient
     from softrun.agent.store_etcd import EtcdStore
 
+    logging.getLogger("softrun").setLevel(logging.ERROR)
     calls = count_calls(EtcdClient)
     with etcd() as server:
         access = EtcdAccess((server.endpoint,))
