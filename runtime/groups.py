@@ -21,6 +21,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -41,6 +42,7 @@ _SYMPTOMS = (
 )
 
 ABORT_INTERVAL_S = 0.02
+CONNECT_S = 1.0
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -125,12 +127,21 @@ class Group:
             dist.destroy_process_group()
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         try:
+            self._await_store(info.master_addr, info.master_port)
             dist.init_process_group(self._backend, timeout=timeout, **info.get_pg_parameters())
             self.built = True
         finally:
             self._connections.settle(built=self.built)
         if self._aborted:
             raise ConnectionAbortedError(f"the group of {info.world_size} workers was aborted while it was built")
+
+    def _await_store(self, host: str, port: int) -> None:
+        """Until it can be reached, or this group is aborted: torch goes on trying for half an hour, come what may."""
+        while not self._aborted:
+            with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_S):
+                return
+            time.sleep(ABORT_INTERVAL_S)
+        raise ConnectionAbortedError(f"the group was aborted before its store at {host}:{port} was reached")
 
     def abort(self) -> None:
         """Make whoever sits in this group raise. For any thread; does not wait."""

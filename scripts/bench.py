@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from local_etcd import LocalEtcd
-
 from local_cluster import (
     LocalCluster,
     Node,
@@ -33,6 +31,7 @@ from local_cluster import (
     recovery,
     softrun_command,
 )
+from local_etcd import LocalEtcd
 
 HERE = Path(__file__).parent
 TRAINERS = HERE.parent / "tests" / "processes" / "trainers"
@@ -158,7 +157,6 @@ def etcd_away(_args: argparse.Namespace) -> Iterator[Record]:
 
 def etcd_joins(_args: argparse.Namespace) -> Iterator[Record]:
     from light_agents import count_calls, end_all, join_all
-
     from softrun.agent.etcd_client import EtcdAccess, EtcdClient
     from softrun.agent.store_etcd import EtcdStore
 

@@ -55,11 +55,15 @@ class Node:
 
     def kill(self) -> float:
         """End the whole node as a power cut does; returns when, by the monotonic clock."""
+        at = self.signal_family(signal.SIGKILL)
+        self.process.wait()
+        return at
+
+    def signal_family(self, signum: int) -> float:
         family = self.family()
         at = time.monotonic()
         for pid in family:
-            send(pid, signal.SIGKILL)
-        self.process.wait()
+            send(pid, signum)
         return at
 
     def signal(self, signum: int) -> float:

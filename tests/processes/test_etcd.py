@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from local_etcd import LocalEtcd
 
-from local_cluster import LocalCluster, Node, Step, free_port, listens, recovery, send
+from local_cluster import LocalCluster, Node, Step, free_port, listens, recovery
+from local_etcd import LocalEtcd
 from softrun.agent.store_etcd import OVER_LEASE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
@@ -166,13 +166,9 @@ def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster
     _, b, _ = nodes(cluster, start, own, SHORT, trainer="count.py")
     steps = cluster.steps()
     frozen = {s.pid for s in steps} & set(b.family())
-    at = time.monotonic()
-    for pid in b.family():
-        send(pid, signal.SIGSTOP)
+    at = b.signal_family(signal.SIGSTOP)
     assert newest(cluster.wait_for_steps(2, after=at, timeout_s=20)) == newest(steps) - frozen
-    at = time.monotonic()
-    for pid in b.family():
-        send(pid, signal.SIGCONT)
+    at = b.signal_family(signal.SIGCONT)
     grown = cluster.wait_for_steps(3, after=at, timeout_s=20)
     assert newest(grown) == newest(steps), "its workers were paused, not ended"
     assert "it joins again" in b.output()

@@ -126,13 +126,9 @@ def test_a_stopped_node_is_left_behind_and_comes_back_as_a_newcomer(cluster: Loc
     _, b, _ = three_nodes(cluster, start, "count.py", "100000", "0.01", flags=(QUICK,))
     steps = cluster.steps()
     frozen = workers_of(b, steps)
-    at = time.monotonic()
-    for pid in b.family():
-        send(pid, signal.SIGSTOP)
+    at = b.signal_family(signal.SIGSTOP)
     assert newest(cluster.wait_for_steps(2, after=at, timeout_s=20)) == newest(steps) - frozen
-    at = time.monotonic()
-    for pid in b.family():
-        send(pid, signal.SIGCONT)
+    at = b.signal_family(signal.SIGCONT)
     grown = cluster.wait_for_steps(3, after=at, timeout_s=20)
     assert newest(grown) == newest(steps), "its workers were paused, not ended"
     ranks = {s.pid: s.rank for s in grown if s.round == grown[-1].round}

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from local_etcd import LocalEtcd
 
 from local_cluster import LocalCluster, Node, Step, softrun_command
+from local_etcd import LocalEtcd
 
 if TYPE_CHECKING:
     from typing_extensions import Self

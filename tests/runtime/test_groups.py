@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from functools import partial
+from queue import Empty, SimpleQueue
 
 import pytest
 
-from fake_agent import FakeAgent, Worker, wait_until
+from fake_agent import FakeAgent, Worker, an_info, wait_until
+from local_cluster import free_port
 from softrun.runtime import groups
 from softrun.runtime.events import WorldChangeEvent
 from softrun.runtime.groups import Connections
@@ -59,6 +62,24 @@ def test_a_hundred_worlds_each_left_in_the_middle_of_a_collective(agent: FakeAge
     for worker in workers:
         descriptors = [int(line.split()[2]) for line in worker.output.splitlines() if line.startswith("round ")]
         assert max(descriptors[50:]) <= max(descriptors[:50]) + 2, "descriptors leak"
+
+
+def test_a_store_that_is_gone_holds_nobody() -> None:
+    """The world changed, or its host died, just before this worker would have connected."""
+    group, outcome = groups.Group(), SimpleQueue[BaseException]()
+
+    def build() -> None:
+        try:
+            group.build(an_info(0, 2, free_port()), "gloo", None)
+        except ConnectionAbortedError as error:
+            outcome.put(error)
+
+    builder = threading.Thread(target=build, daemon=True)
+    builder.start()
+    with pytest.raises(Empty):
+        outcome.get(timeout=0.2)  # it waits for a store that may be about to begin
+    group.abort()
+    assert "before its store" in str(outcome.get(timeout=20))
 
 
 @pytest.fixture

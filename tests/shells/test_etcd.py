@@ -14,9 +14,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from local_etcd import LocalEtcd
 from values import member, sealed
 
+from local_etcd import LocalEtcd
 from softrun.agent import backends
 from softrun.agent.backends import choose_backend
 from softrun.agent.codec import encode_round

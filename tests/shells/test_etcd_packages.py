@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from local_etcd import LocalEtcd
 
 pytestmark = pytest.mark.etcd

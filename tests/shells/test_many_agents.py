@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from light_agents import count_calls, end_all, join_all
 from local_etcd import LocalEtcd
-
 from softrun.agent.effects import Outcome
 from softrun.agent.etcd_client import EtcdAccess, EtcdClient
 from softrun.agent.store_etcd import EtcdStore
