@@ -91,7 +91,7 @@ class Crew:
 
     # --- telling
 
-    def enter(self, world: Round, life: tuple[str, int], restart_count: int) -> list[Effect]:
+    def enter(self, world: Round, life: tuple[str, int], restarts_left: int) -> list[Effect]:
         """Tell the running workers of their place in `world`, pausing them first, and start those that are absent."""
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
@@ -115,7 +115,7 @@ class Crew:
             slot.info = info
             slot.paused = False
         if fresh:
-            effects.append(Spawn(tuple(fresh), restart_count))
+            effects.append(Spawn(tuple(fresh), restarts_left))
         self.told = world
         return effects
 

@@ -83,7 +83,8 @@ class Spawn:
     """Start these workers: make each one's channel, write its first event (`tell`), start its process."""
 
     tell: tuple[Tell, ...]
-    restart_count: int
+    restarts_left: int
+    """How many more failures of its own this node may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class EngineConfig:
     role: str
     local_world_size: int
     max_restarts: int
+    place: int = 0
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0
@@ -88,7 +89,6 @@ class Engine:
         self._broken_round = 0
         self._crew = Crew(config.local_world_size, config.grace_s)
         self._restarts_left = config.max_restarts
-        self._restart_count = 0
 
         self._failures: list[do.Failure] = []
         self._charged = False  # does the restart under way answer a failure of our own?
@@ -166,8 +166,8 @@ class Engine:
                 self._link_down(node, gone)
             case saw.Heard(node, message):
                 self._effects += self._allegiance.hear(node, message, self._report())
-            case saw.WorkerStoreOpened(port):
-                self._allegiance.leadership.lend(Address(self._config.host, port))
+            case saw.WorkerStoreOpened(port, host):
+                self._allegiance.leadership.lend(Address(host or self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._worker_exited(local_rank, launch, exitcode)
             case saw.WorkerSaid(local_rank, launch, broken_round, applied):
@@ -227,7 +227,7 @@ class Engine:
         if told is not None and self._respond(_trigger(told, round_)) is Response.STOP_MEET_START:
             self._restart(charged=False)
             return
-        self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restart_count)
+        self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restarts_left)
         self._stage(Stage.WORKING)
         self._note(_describe(round_))
 
@@ -476,10 +476,7 @@ class Engine:
             case Stage.WAITING:
                 self._wait()
             case Stage.RESTARTING if not self._crew.living():
-                if not self._charged:
-                    self._restarted()
-                elif self._excused():
-                    self._restart_count += 1
+                if not self._charged or self._excused():
                     self._restarted()
                 elif self._now >= self._verdict_at():
                     self._charge()
@@ -521,7 +518,6 @@ class Engine:
             self._spent()
             return
         self._restarts_left -= 1
-        self._restart_count += 1
         self._restarted()
 
     def _restarted(self) -> None:
@@ -567,7 +563,8 @@ class Engine:
     def _me(self) -> Member:
         config = self._config
         workers = self._crew.workers()
-        return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, self._tenure.term)
+        term, place = self._tenure.term, config.place
+        return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
 
     def _report(self) -> Report:
         last = self._last_report

@@ -30,6 +30,7 @@ class Member:
     role: str
     workers: tuple[Worker, ...]  # in rank order
     term: int = 0  # which of its leases this agent has, where the store has leases
+    place: int = 0  # where it would stand among the nodes; those with the same one come in the order of their arrival
 
     @property
     def life(self) -> tuple[str, int]:

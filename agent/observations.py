@@ -77,9 +77,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStoreOpened:
-    """The worker store that was asked for listens on this port."""
+    """The worker store that was asked for listens on this port, of this agent's host where no other is named."""
 
     port: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

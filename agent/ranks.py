@@ -1,7 +1,8 @@
 """Who is which: from a round to the places of its workers.
 
-Ranks are dense and follow the order of `Round.members`, in which survivors come first and keep their order, so rank 0
-is always a survivor where there is one, and can be the source of state.
+Ranks are dense and follow the order of `Round.members`. Nodes stand where they want to stand (`Member.place`, the
+user's --node_rank); those that want the same keep their order, survivors before newcomers. Rank 0 is always a survivor
+where there is one, whatever anybody wants, so it can be the source of state.
 """
 
 from __future__ import annotations
@@ -76,10 +77,15 @@ def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
 
 
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
-    """Members of the next world in rank order: those with a surviving worker keep their order and come first."""
+    """Members of the next world in rank order; a survivor is one with a surviving worker."""
     old = set(worker_lives(before))
 
     def survives(member: Member) -> bool:
         return any((*member.life, w.local_rank, w.incarnation) in old for w in member.workers)
 
-    return tuple([m for m in members if survives(m)] + [m for m in members if not survives(m)])
+    survivors = [m for m in members if survives(m)]
+    in_order = survivors + [m for m in members if not survives(m)]
+    in_place = sorted(in_order, key=lambda m: m.place)
+    if survivors and not survives(in_place[0]):
+        in_place.sort(key=lambda m: not survives(m))
+    return tuple(in_place)

@@ -35,15 +35,19 @@ from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Rou
 
 
 def found(founder: Member, settings: JobSettings) -> Round:
-    return Round(version=1, number=0, phase=Phase.OPEN, members=(founder,), settings=settings)
+    return Round(version=1, number=0, phase=Phase.OPEN, members=(_without_workers(founder),), settings=settings)
 
 
 def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
-    return replace(_next(round_), phase=Phase.OPEN, members=(newcomer,), lost=lost)
+    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost)
+
+
+def _without_workers(newcomer: Member) -> Member:
+    """An OPEN round names the workers that keep a place in it; a newcomer's have none."""
+    return replace(newcomer, workers=())
 
 
 def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Round:
-    # Those who keep their place are the workers that had one: others are newcomers to the next world.
     placed = set(ranks.worker_lives(round_))
     kept = [
         replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))

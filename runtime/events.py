@@ -58,21 +58,6 @@ class WorkerInfo(_Value):
             "world_size": self.world_size,
         }
 
-    def environment(self) -> dict[str, str]:
-        """The environment variables by which torchrun tells a worker the same, for `init_process_group()` with `env://`."""
-        return {
-            "RANK": str(self.rank),
-            "LOCAL_RANK": str(self.local_rank),
-            "ROLE_RANK": str(self.role_rank),
-            "GROUP_RANK": str(self.group_rank),
-            "WORLD_SIZE": str(self.world_size),
-            "LOCAL_WORLD_SIZE": str(self.local_world_size),
-            "ROLE_WORLD_SIZE": str(self.role_world_size),
-            "GROUP_WORLD_SIZE": str(self.group_world_size),
-            "MASTER_ADDR": self.master_addr,
-            "MASTER_PORT": str(self.master_port),
-        }
-
 
 class WorkerEvent(_Value):
     """One message of an agent to one worker. Events are applied in order of `sequence`; the last one holds."""
@@ -86,6 +71,27 @@ class WorkerEvent(_Value):
     # softrun's own
     round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which torchrun tells a worker of its world, for `init_process_group()` with `env://`.
+
+        TORCHELASTIC_RESTART_COUNT is the number of worlds before this one, so every member of a world has the same,
+        and torch's env:// rendezvous, which prefixes its keys with it, never meets an earlier world's. LOCAL_RANK is
+        not among them: it is the process's, not the world's.
+        """
+        info = self.worker_info
+        return {
+            "RANK": str(info.rank),
+            "ROLE_RANK": str(info.role_rank),
+            "GROUP_RANK": str(info.group_rank),
+            "WORLD_SIZE": str(info.world_size),
+            "LOCAL_WORLD_SIZE": str(info.local_world_size),
+            "ROLE_WORLD_SIZE": str(info.role_world_size),
+            "GROUP_WORLD_SIZE": str(info.group_world_size),
+            "MASTER_ADDR": info.master_addr,
+            "MASTER_PORT": str(info.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(max(self.round - 1, 0)),
+        }
 
 
 class WorkerStatus(_Value):

@@ -128,7 +128,7 @@ class _Worker:
             count_groups_anew()
             note_builds()
         if ENVIRONMENT_VARIABLE in os.environ:
-            os.environ.update(event.worker_info.environment())
+            os.environ.update(event.environment())
 
     def _free_the_trainer(self, event: WorkerEvent) -> None:
         """In the watcher's thread: the main thread may sit in a collective that somebody has left, or will never enter.

@@ -34,7 +34,7 @@ def test_the_absent_are_started_with_their_first_event() -> None:
         (0, 1, WorkerState.HEALTHY, None),
         (1, 1, WorkerState.HEALTHY, None),
     ]
-    assert spawn.restart_count == 3
+    assert spawn.restarts_left == 3
 
 
 def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:

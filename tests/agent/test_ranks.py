@@ -59,6 +59,20 @@ def test_survivors_keep_their_order_and_come_first() -> None:
     assert [m.node for m in ranks.order(before, mixed)] == ["b", "c", "d", "a"]
 
 
+def test_nodes_stand_where_they_want_to() -> None:
+    a, b, c = (replace(member(node), place=place) for node, place in (("a", 2), ("b", 0), ("c", 1)))
+    first = ranks.order(sealed(), [a, b, c])
+    assert [m.node for m in first] == ["b", "c", "a"]
+    again = replace(c, incarnation=2)
+    assert ranks.order(sealed(*first), [b, a, again]) == (b, again, a), "who comes back gets its place back"
+
+
+def test_rank_0_is_a_survivor_whatever_anybody_wants() -> None:
+    a, b, c = (replace(member(node), place=place) for node, place in (("a", 0), ("b", 1), ("c", 2)))
+    again = replace(a, incarnation=2)
+    assert ranks.order(sealed(a, b, c), [again, b, c]) == (b, c, again)
+
+
 def test_within_a_node_survivors_come_first_too() -> None:
     placed = member("a", workers=3)
     reported = Member("a", 1, "host-a", 7000, "trainer", (Worker(0, 2), Worker(1, 1), Worker(2, 1)))

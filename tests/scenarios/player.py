@@ -61,10 +61,10 @@ class Scribe(Watcher):
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         match effect:
-            case do.Spawn(tells, restart_count):
-                again = f", restart {restart_count}" if restart_count else ""
+            case do.Spawn(tells, restarts_left):
+                left = f", {restarts_left} restarts left" if restarts_left < node.config.max_restarts else ""
                 for tell in tells:
-                    self._write(f"{node.name}/{tell.local_rank}: started in {_place(tell)}{again}")
+                    self._write(f"{node.name}/{tell.local_rank}: started in {_place(tell)}{left}")
             case do.Tell(local_rank, _, state, change):
                 why = f" {change.value}" if change is not None else ""
                 where = f" {_place(effect)}" if state.value == "HEALTHY" else ""

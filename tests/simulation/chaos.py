@@ -56,6 +56,7 @@ class Plan:
     hosted: bool
     stagger_s: float
     lease_s: float | None
+    places: int
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -92,6 +93,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         hosted=rng.random() < 0.25 and lease_s is None,
         stagger_s=rng.choice((0.0, 0.01, 1.0)),
         lease_s=lease_s,
+        places=3 if seed % 3 == 0 else 1,
     )
 
 
@@ -138,6 +140,7 @@ class Life:
             role="trainer" if self.rng.random() < 0.8 else "reader",
             local_world_size=p.workers,
             max_restarts=p.max_restarts,
+            place=self._born * 2 % p.places,
             beat_interval_s=p.interval_s,
             beat_tolerance_s=p.tolerance_s,
             join_timeout_s=p.join_timeout_s,

@@ -259,7 +259,7 @@ class RestartsCountedOnce(Checker):
                     self.demand(
                         spent <= config.max_restarts, f"{node.name}/{tell.local_rank} started {spent + 1} times"
                     )
-            case do.Spawn() if node.name in self._failed_at:
+            case do.Spawn() if node.name in self._failed_at and config.job.worker_failure != "record":
                 self._least[node.name] += not self._excused(node, surely=False)
                 self._most[node.name] += not self._excused(node, surely=True)
                 del self._failed_at[node.name]
@@ -340,7 +340,8 @@ class OnceEach(Checker):
 
 
 class SurvivorsFirst(Checker):
-    """Survivors keep their order and come before newcomers, node by node and worker by worker."""
+    """Rank 0 survives. Within a node, and among the nodes of one place, survivors keep their order and come before
+    newcomers; the nodes stand by their places, unless a newcomer would be first."""
 
     def __init__(self) -> None:
         self._last: Round | None = None
@@ -356,14 +357,23 @@ class SurvivorsFirst(Checker):
             old = [life for life in old if kept.get(life[0]) == life[1]]
         new = lives(after)
         survivors = [life for life in new if life in old]
-        self.demand(
-            survivors == [life for life in old if life in new], f"round {after.number}: survivors changed their order"
-        )
         if survivors:
             self.demand(new[0] == survivors[0], f"round {after.number}: rank 0 is not a survivor")
         surviving_nodes = {life[0] for life in survivors}
-        order = [m.node in surviving_nodes for m in after.members]
-        self.demand(order == sorted(order, reverse=True), f"round {after.number}: a newcomer is before a survivor")
+        place = {m.node: m.place for m in after.members}
+        for group in (*({node} for node in place), *({n for n in place if place[n] == p} for p in {*place.values()})):
+            mine, before_me = [x for x in new if x[0] in group], [x for x in old if x[0] in group and x in new]
+            self.demand(
+                before_me == [x for x in mine if x in old], f"round {after.number}: survivors changed their order"
+            )
+            order = [m.node in surviving_nodes for m in after.members if m.node in group]
+            self.demand(order == sorted(order, reverse=True), f"round {after.number}: a newcomer is before a survivor")
+        wanted = sorted(place.values())
+        if survivors and not any(m.node in surviving_nodes for m in after.members if m.place == wanted[0]):
+            wanted = sorted(place[n] for n in surviving_nodes) + sorted(
+                place[n] for n in place if n not in surviving_nodes
+            )
+        self.demand(list(place.values()) == wanted, f"round {after.number}: {place} is not in place")
 
 
 class FinishedStaysFinished(Checker):

@@ -339,6 +339,8 @@ class Cluster:
             case do.OpenWorkerStore():
                 self.after(self.draw(self.timing.open_store), self._store_opened, node)
             case do.CloseWorkerStore(port):
+                if port not in node.worker_stores:
+                    raise AssertionError(f"{node.name} closes a worker store that it does not have")
                 node.worker_stores.remove(port)
             case do.Dial(member):
                 self._dial(node, member)

@@ -75,6 +75,11 @@ def sorts_members_by_name() -> list[Patch]:
     return [(ranks, "order", lambda before, members: tuple(sorted(members, key=lambda m: m.node)))]
 
 
+def heeds_places_before_survival() -> list[Patch]:
+    right = ranks.order
+    return [(ranks, "order", lambda before, members: tuple(sorted(right(before, members), key=lambda m: m.place)))]
+
+
 def ignores_max_nodes() -> list[Patch]:
     decide = rendezvous.decide
 
@@ -259,12 +264,13 @@ MUTANTS = (
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
     Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),
+    Mutant("heeds_places_before_survival", heeds_places_before_survival, ("SurvivorsFirst",)),
     Mutant("ignores_max_nodes", ignores_max_nodes, ("Size",)),
     Mutant("counts_the_minimum_wrongly", counts_the_minimum_wrongly, ("Size",)),
     Mutant("charges_failures_that_a_loss_explains", charges_failures_that_a_loss_explains, ("RestartsCountedOnce",)),
     Mutant("forgives_every_failure", forgives_every_failure, ("RestartsCountedOnce",)),
     Mutant("works_without_pause", works_without_pause, ("Sequence",)),
-    Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 110),
+    Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 590),
     Mutant("uses_a_worker_store_again", uses_a_worker_store_again, ("WorkerStores",)),
     Mutant(
         "evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress", "NobodyMeetsTheReplaced"), near=165
