@@ -11,6 +11,7 @@ from pathlib import Path
 
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.etcd_client import EtcdAccess, parse_endpoints
+from softrun.agent.model import Address
 from softrun.agent.settings import EtcdSettings, RendezvousSettings
 from softrun.agent.store import Store
 from softrun.agent.store_c10d import C10dStore, parse_endpoint
@@ -21,14 +22,24 @@ PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
 
 @dataclass(frozen=True)
 class Backend:
+    job: str
     settings: RendezvousSettings
     host: str
     """This machine's address on the way to the store, which others can reach if they can reach the store."""
     open: Callable[[], Store]
+    worker_store: Address | None = None
+    """Where the workers of every world meet, if the user has named the place."""
 
 
 def choose_backend(
-    name: str, endpoint: str, conf: dict[str, object], policy: str, run_id: str, node: str, local_addr: str | None
+    name: str,
+    endpoint: str,
+    conf: dict[str, object],
+    policy: str,
+    run_id: str,
+    node: str,
+    nodes: int,
+    local_addr: str | None,
 ) -> Backend:
     """Raises UsageError for what is malformed or unknown, StoreLostError where no way leads there."""
     match name:
@@ -36,17 +47,23 @@ def choose_backend(
             settings = RendezvousSettings.parse(conf, policy)
             host, port = parse_endpoint(endpoint)
             opens = partial(C10dStore, run_id, host, port, settings.read_timeout, settings.is_host)
-            return Backend(settings, local_addr or address_towards([(host, port)]), opens)
+            return Backend(run_id, settings, local_addr or address_towards([(host, port)]), opens)
+        case "static":
+            settings = RendezvousSettings.parse(conf, policy)
+            host, port = parse_endpoint(endpoint)
+            if settings.rank >= nodes:
+                raise UsageError(f"--node_rank {settings.rank} is none of {nodes} nodes: give 0 to {nodes - 1}")
+            opens = partial(C10dStore, run_id, host, port, settings.read_timeout, settings.rank == 0)
+            own = local_addr or (host if settings.rank == 0 else address_towards([(host, port)]))
+            return Backend(run_id, settings, own, opens, Address(host, port))
         case "etcd3":
             etcd = EtcdSettings.parse(conf, policy)
             access = _access(endpoint, etcd)
             targets = [parse_endpoint(member) for member in access.endpoints]
             opens_etcd = partial(EtcdStore, run_id, node, access, etcd.lease_ttl, etcd.read_timeout)
-            return Backend(etcd, local_addr or address_towards(targets), opens_etcd)
-        case "etcd" | "etcd-v2":
-            raise UsageError(f"--rdzv_backend {name!r} is not there: use etcd3, which speaks etcd's present protocol")
+            return Backend(run_id, etcd, local_addr or address_towards(targets), opens_etcd)
         case _:
-            raise UsageError(f"--rdzv_backend {name!r} is not there: use c10d or etcd3")
+            raise AssertionError(f"no backend of softrun's: {name!r}")
 
 
 def address_towards(targets: list[tuple[str, int]]) -> str:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
+import re
 import sys
 import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softrun.agent.errors import SoftrunError, UsageError
-from softrun.agent.launch import LaunchConfig, launch_agent
 from softrun.policies import WorkerFailure, available_policies
 from softrun.runtime.channel import ChannelError
 
+if TYPE_CHECKING:
+    from softrun.agent.elastic import Std
+    from softrun.agent.launch import LaunchConfig
+
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
+_MASTER_PORT = 29500
+_STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
 
 logger = logging.getLogger("softrun")
 
@@ -32,24 +37,22 @@ def main(argv: list[str]) -> int:
 
     try:
         record(_run)(argv)
-    except ChildFailedError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except SignalException as error:
-        _complain(f"left the job on {signal.Signals(error.sigval).name}", debug)
-        return 1
+    except (ChildFailedError, SignalException) as error:
+        # As the interpreter would, but for the traceback of the launcher, which tells nobody anything.
+        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
     except (SoftrunError, ChannelError) as error:
         _complain(str(error), debug)
-        return 2 if isinstance(error, UsageError) else 1
     except OSError as error:
         _complain(f"{error}: look at this machine's limits and permissions", debug)
-        return 1
-    return 0
+    else:
+        return 0
+    return 1
 
 
 def _run(argv: list[str]) -> None:
-    config, entrypoint, args = parse(argv)
-    launch_agent(config, entrypoint, args)
+    from softrun.agent.launch import launch_agent
+
+    launch_agent(*parse(argv))
 
 
 def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[Any]]:
@@ -57,35 +60,59 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     args = build_parser().parse_args(argv)
     _check_nodes(args.nnodes)
     _choose_backend(args)
+    if args.run_path and not Path(args.training_script).exists():
+        raise UsageError(f"the training script {args.training_script!r} is not there: correct its path")
+    streams = _streams_of_many_ranks(args)
     from softrun.agent.elastic import config_from_args
+    from softrun.agent.handler import OWN_BACKENDS
+    from softrun.agent.launch import LaunchConfig
 
+    log_dir, node_rank = args.log_dir, args.node_rank
+    if streams:
+        args.log_dir = os.devnull  # of logs that will not be used
+    if args.rdzv_backend in OWN_BACKENDS:
+        args.node_rank = 0  # heeded by all of them, and below: torch would say that it is not
     try:
         torch_config, entrypoint, script_args = config_from_args(args)
-    except (AssertionError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{error}".splitlines()[0]) from error
+    except (AssertionError, ValueError, RuntimeError, OSError) as error:
+        raise UsageError(f"{error}".splitlines()[0] if f"{error}" else type(error).__name__) from error
     fields = {name: value for name, value in vars(torch_config).items() if name in LaunchConfig.__dataclass_fields__}
-    # torch's LaunchConfig adds its legacy default, which is not what the user said.
-    if not any(pair.partition("=")[0].strip() == "timeout" for pair in args.rdzv_conf.split(",")):
-        fields["rdzv_configs"].pop("timeout", None)
-    fields["rdzv_configs"].pop("rank", None)
+    fields["shutdown_timeout"] = args.shutdown_timeout
+    fields["rdzv_configs"] = _rendezvous_configs(args, fields["rdzv_configs"])
+    if args.rdzv_backend in OWN_BACKENDS:
+        fields["rdzv_configs"]["rank"] = node_rank
+    if streams:
+        filtered = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
+        logs_class: Any = type(torch_config.logs_specs)
+        fields["logs_specs"] = logs_class(log_dir=log_dir, local_ranks_filter=filtered or None, **streams)
     config = LaunchConfig(**fields, restart_policy=args.restart_policy, worker_failure=args.worker_failure)
     return config, entrypoint, script_args
 
 
 def build_parser() -> argparse.ArgumentParser:
     """torchrun's parser with a group of our own."""
-    from torch.distributed.argparse_util import env
-
-    from softrun.agent.elastic import get_args_parser
+    from softrun.agent.elastic import EnvironmentDefault, get_args_parser
 
     parser = get_args_parser()
     parser.prog = "softrun"
     parser.description = "An elastic launcher for PyTorch training that keeps healthy workers alive when others die."
+    if parser.get_default("master_port") == _MASTER_PORT:
+        parser.set_defaults(master_port=None)  # torch 2.12 and earlier could not tell whether it was given
+    if parser.get_default("shutdown_timeout") is None and not _has(parser, "--shutdown-timeout"):
+        parser.add_argument(
+            "--shutdown-timeout",
+            "--shutdown_timeout",
+            action=EnvironmentDefault,
+            type=int,
+            default=None,
+            help="Seconds between the signal and SIGKILL when workers are stopped; "
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30, by default.",
+        )
     own = parser.add_argument_group("softrun")
     own.add_argument(
         "--restart-policy",
         "--restart_policy",
-        action=env,
+        action=EnvironmentDefault,
         type=str,
         default="hard",
         metavar="{" + ",".join(available_policies()) + "}",
@@ -95,36 +122,72 @@ def build_parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--worker-failure",
         "--worker_failure",
-        action=env,
+        action=EnvironmentDefault,
         type=str,
         default=WorkerFailure.NO_REPLACE.value,
         metavar="{" + ",".join(variant.value for variant in WorkerFailure) + "}",
         help="Under soft, what happens when a worker fails: no-replace restarts all workers of its node, replace only "
         "the failed one, record goes on without it.",
     )
+    _abbreviate_only_torchs(parser, own)
     return parser
+
+
+def _has(parser: argparse.ArgumentParser, flag: str) -> bool:
+    return any(flag in action.option_strings for action in parser._actions)
+
+
+def _abbreviate_only_torchs(parser: argparse.ArgumentParser, own: argparse._ArgumentGroup) -> None:
+    """`--re` means --redirects to torchrun: our --restart-policy must not make it ambiguous."""
+    find = parser._get_option_tuples
+    ours = set(own._group_actions)
+    # The method is argparse's own; where it is another one day, some abbreviations become ambiguous.
+    torchs: Any = lambda text: [found for found in find(text) if found[0] not in ours]  # noqa: E731
+    parser._get_option_tuples = torchs  # type: ignore[method-assign]
 
 
 def _check_nodes(nnodes: str) -> None:
     minimum, _, maximum = nnodes.partition(":")
     maximum = maximum or minimum
-    if not (minimum.isdigit() and maximum.isdigit() and 1 <= int(minimum) <= int(maximum)):
+    try:
+        good = 1 <= int(minimum) <= int(maximum)
+    except ValueError:
+        good = False
+    if not good or nnodes.endswith(":"):
         raise UsageError(f"--nnodes {nnodes!r} is no number or range of nodes: give N or MIN:MAX with 1 <= MIN <= MAX")
 
 
 def _choose_backend(args: argparse.Namespace) -> None:
-    """Fill in the rendezvous as torchrun does for one node; refuse the backends that are not there."""
-    one_node = args.nnodes.rpartition(":")[2] == "1"
-    alone = args.rdzv_backend == "static" and not args.rdzv_endpoint and one_node
+    """Fill in the rendezvous as torchrun does."""
+    one_node = args.nnodes.rpartition(":")[2].strip() == "1"
+    alone = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None and one_node
     if args.standalone or alone:
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
-    if args.rdzv_backend == "static":
-        raise UsageError(
-            "--rdzv_backend 'static' is not there: instead of --node_rank, --master_addr and --master_port give "
-            "--rdzv_backend c10d and --rdzv_endpoint HOST:PORT of one node"
-        )
-    if args.run_path and not Path(args.training_script).exists():
-        raise UsageError(f"the training script {args.training_script!r} is not there: correct its path")
+    if args.master_port is None:
+        args.master_port = _MASTER_PORT
+
+
+def _rendezvous_configs(args: argparse.Namespace, configs: dict[str, Any]) -> dict[str, Any]:
+    """torch's LaunchConfig adds its legacy default, which is not what the user said."""
+    said = any(pair.partition("=")[0].strip() == "timeout" for pair in args.rdzv_conf.split(","))
+    return {key: value for key, value in configs.items() if said or key != "timeout"}
+
+
+def _streams_of_many_ranks(args: argparse.Namespace) -> dict[str, Std | dict[int, Std]]:
+    """What --redirects and --tee mean where torch, which reads ranks of one digit, would refuse them; else nothing."""
+    from softrun.agent.elastic import Std
+
+    given = {name: getattr(args, name) for name in ("redirects", "tee")}
+    if not any(re.search(r"\d\d:", text) and _STREAMS_BY_RANK.fullmatch(text) for text in given.values()):
+        return {}
+    meant: dict[str, Std | dict[int, Std]] = {}
+    for name, text in given.items():
+        if _STREAMS_BY_RANK.fullmatch(text):
+            meant[name] = {int(rank): Std(int(std)) for rank, std in (pair.split(":") for pair in text.split(","))}
+            setattr(args, name, "0")
+        else:
+            meant[name] = Std.from_str(text)
+    return meant
 
 
 def _complain(text: str, debug: bool) -> None:
@@ -139,7 +202,9 @@ def _log_to_stderr(debug: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"softrun[{os.getpid()}] %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if debug else logging.INFO)
+    # The variable is torch's, and so is its default.
+    level = logging.getLevelName(os.environ.get("LOGLEVEL", "WARNING").upper())
+    logger.setLevel(logging.DEBUG if debug else level if isinstance(level, int) else logging.WARNING)
     logger.propagate = False
 
 

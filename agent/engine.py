@@ -186,7 +186,7 @@ class Engine:
             self._leave(Result(Outcome.USAGE, _other_job(round_.settings, self._config.job)))
             return
         if before is None and round_.phase is Phase.CLOSED:
-            self._leave(Result(Outcome.RENDEZVOUS_FAILED, "this job is over already: choose another --rdzv_id"))
+            self._leave(Result(Outcome.JOB_OVER, "this job is over already: choose another --rdzv_id"))
             return
         self._effects += self._allegiance.adopt(round_)
         if set(round_.lost) & self._peers():
@@ -229,7 +229,7 @@ class Engine:
             return
         self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restarts_left)
         self._stage(Stage.WORKING)
-        self._note(_describe(round_))
+        self._note(_describe(round_), warning=round_.number > 1)
 
     def _fell_short(self) -> None:
         match self.stage:

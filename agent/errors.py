@@ -7,7 +7,7 @@ class SoftrunError(RuntimeError):
     """The base of all errors that softrun raises to its user."""
 
 
-class UsageError(SoftrunError):
+class UsageError(SoftrunError, ValueError):
     """A flag or a setting is wrong."""
 
 

@@ -1,33 +1,41 @@
 """Launching from programs: `launch_agent(LaunchConfig(...), entrypoint, args)`.
 
-`LaunchConfig` has the fields of torch's `torch.distributed.launcher.api.LaunchConfig`, and softrun's own, so code
-written for torch's works by changing the import. Importing this module does not import torch; launching does.
+Code that was written for `torch.distributed.launcher.api` works by changing the import. Importing this module imports
+torch.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import signal
-import socket
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from softrun.agent.backends import choose_backend
-from softrun.agent.engine import EngineConfig
+from softrun.agent.elastic import (
+    ChildFailedError,
+    DefaultLogsSpecs,
+    MetricsConfig,
+    RendezvousParameters,
+    SignalException,
+    TorchLaunchConfig,
+    WorkerSpec,
+    initialize_metrics,
+    record_event,
+)
 from softrun.agent.errors import UsageError
-from softrun.agent.model import JobSettings
-from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
+from softrun.agent.handler import OWN_BACKENDS, get_rendezvous_handler
+from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent
+from softrun.agent.store_c10d import parse_endpoint
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing import LogsSpecs
+_TORCHS_TIMEOUT_S = 900
+"""What torch's LaunchConfig gives its handlers where the user has said nothing."""
 
 logger = logging.getLogger("softrun")
 
@@ -40,34 +48,17 @@ class RestartPolicy(Enum):
 
 
 @dataclass
-class LaunchConfig:
-    """How to run a job. The fields mean what they mean in torch's LaunchConfig; these are softrun's own:
+class LaunchConfig(TorchLaunchConfig):
+    """How to run a job. The fields are torch's, with c10d as the default of `rdzv_backend`, and softrun's own:
 
     restart_policy: SOFT keeps healthy workers alive, HARD restarts all of them; or the name of a third party's policy.
     worker_failure: under SOFT, what follows when a worker fails: "no-replace" (the RFC's default), "replace", "record".
 
-    `monitor_interval` is accepted and has no meaning here: nothing is polled.
+    `monitor_interval` is accepted and has no meaning here: nothing is polled. Raises UsageError, a ValueError.
     """
 
-    min_nodes: int
-    max_nodes: int
-    nproc_per_node: int
-    logs_specs: LogsSpecs | None = None
-    run_id: str = ""
-    role: str = "default_role"
-    rdzv_endpoint: str = ""
     rdzv_backend: str = "c10d"
-    rdzv_configs: dict[str, Any] = field(default_factory=dict)
-    rdzv_timeout: int = -1
-    max_restarts: int = 3
-    monitor_interval: float = 0.1
-    start_method: str = "spawn"
-    log_line_prefix_template: str | None = None
-    metrics_cfg: dict[str, str] = field(default_factory=dict)
-    local_addr: str | None = None
-    event_log_handler: str = "null"
-    numa_options: Any = None
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    signals_to_handle: str = DEFAULT_SIGNALS
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
@@ -84,25 +75,17 @@ class LaunchConfig:
             raise UsageError(f"--nproc_per_node {self.nproc_per_node} starts no worker: give 1 or more")
         if self.max_restarts < 0:
             raise UsageError(f"--max_restarts {self.max_restarts} is less than 0: give 0 or more")
-        if self.shutdown_timeout is None:
-            self.shutdown_timeout = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-        if self.shutdown_timeout < 0:
-            raise UsageError(f"--shutdown_timeout {self.shutdown_timeout} is less than 0: give seconds")
+        if self.monitor_interval <= 0:
+            raise UsageError(f"--monitor_interval {self.monitor_interval} is not more than 0: give seconds, or nothing")
+        self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
         for signal_name in self.signals_to_handle.split(","):
             if signal_name.strip() not in signal.Signals.__members__ or signal_name.strip() in ("SIGKILL", "SIGSTOP"):
                 raise UsageError(f"--signals_to_handle has {signal_name!r}: name signals that can be handled")
-        ignored = {
-            "--virtual_local_rank": self.virtual_local_rank,
-            "--event_log_handler": self.event_log_handler != "null",
-            "--duplicate_stdout_filters": bool(self.duplicate_stdout_filters),
-            "--duplicate_stderr_filters": bool(self.duplicate_stderr_filters),
-            "metrics_cfg": bool(self.metrics_cfg),
-        }
-        for flag, given in ignored.items():
-            if given:
-                raise UsageError(f"{flag} is not supported yet: leave it out")
+        said = dict(self.rdzv_configs)
         if self.rdzv_timeout != -1:
-            self.rdzv_configs.setdefault("join_timeout", self.rdzv_timeout)
+            said["timeout"] = self.rdzv_timeout
+        super().__post_init__()  # type: ignore[no-untyped-call] # torch's
+        self.rdzv_configs = said  # without torch's timeout, which the user has not said
 
     @property
     def policy_name(self) -> str:
@@ -113,15 +96,20 @@ class LaunchConfig:
 class elastic_launch:  # noqa: N801 - torch's name
     """`elastic_launch(config, entrypoint)(*args)`, as torch's."""
 
-    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
+    def __init__(
+        self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, health_check_server: Any = None
+    ) -> None:
         self._config = config
         self._entrypoint = entrypoint
+        self._health_check_server = health_check_server
 
     def __call__(self, *args: Any) -> dict[int, Any]:
-        return launch_agent(self._config, self._entrypoint, list(args))
+        return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
 
 
-def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any]) -> dict[int, Any]:
+def launch_agent(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any], health_check_server: Any = None
+) -> dict[int, Any]:
     """Run this node's part of the job until it ends; returns what each local worker returned, by global rank.
 
     `entrypoint` is a function, which each worker calls with `args`, or a program, which gets `args` as its command
@@ -132,56 +120,95 @@ def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, arg
     made this node leave, and a SoftrunError, in one line, for everything else that ends the job.
     """
     entrypoint, args = _as_command(entrypoint, args)
-    policy = load_policy_of(config)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         logger.warning("LaunchConfig has no run_id: made %s", config.run_id)
-    node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-    backend = choose_backend(
-        config.rdzv_backend,
-        config.rdzv_endpoint,
-        config.rdzv_configs,
-        config.policy_name,
-        config.run_id,
-        node,
-        config.local_addr,
+    os.environ[SIGNALS_VARIABLE] = config.signals_to_handle
+    agent = _agent(config, entrypoint, args, health_check_server)
+    spec = agent.get_worker_group().spec
+    over = True
+    try:
+        initialize_metrics(MetricsConfig(config.metrics_cfg))
+        result = agent.run()
+        record_event(agent.get_event_succeeded(), config.event_log_handler)
+        if result.is_failed():
+            raise ChildFailedError(_name(entrypoint, args), result.failures)
+        return dict(result.return_values)
+    except ChildFailedError:
+        raise
+    except BaseException as error:
+        over = not isinstance(error, SignalException)  # the others go on without this node
+        record_event(agent.get_event_failed(), config.event_log_handler)
+        raise
+    finally:
+        if over:
+            spec.rdzv_handler.shutdown()
+
+
+def _agent(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any], health_check_server: Any
+) -> LocalElasticAgent:
+    own = config.rdzv_backend in OWN_BACKENDS
+    params = RendezvousParameters(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        **(config.rdzv_configs if own else {"timeout": _TORCHS_TIMEOUT_S, **config.rdzv_configs}),
     )
-    rendezvous = backend.settings
-
-    # Here, not above: this is what needs torch.
-    from softrun.agent.assembly import run_agent
-
-    engine_config = EngineConfig(
-        job=JobSettings(config.min_nodes, config.max_nodes, config.policy_name, config.worker_failure),
-        node=node,
-        host=backend.host,
-        port=0,
+    master = parse_endpoint(config.rdzv_endpoint) if config.rdzv_backend == "static" else (None, None)
+    spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
+        entrypoint=entrypoint,
+        args=tuple(args),
+        rdzv_handler=get_rendezvous_handler(params),
         max_restarts=config.max_restarts,
-        beat_interval_s=rendezvous.keep_alive_interval,
-        beat_tolerance_s=rendezvous.keep_alive_interval * rendezvous.keep_alive_max_attempt,
-        join_timeout_s=rendezvous.join_timeout,
-        last_call_s=rendezvous.last_call_timeout,
-        close_timeout_s=rendezvous.close_timeout,
-        store_timeout_s=rendezvous.read_timeout,
-        grace_s=float(config.shutdown_timeout or 0),
+        monitor_interval=config.monitor_interval,
+        master_addr=master[0],
+        master_port=master[1],
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+        numa_options=config.numa_options,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters,
+        virtual_local_rank=config.virtual_local_rank,
+    )
+    return LocalElasticAgent(
+        spec,
+        config.logs_specs or DefaultLogsSpecs(),
+        start_method=config.start_method,
+        log_line_prefix_template=config.log_line_prefix_template,
+        shutdown_timeout=_shutdown_timeout(config.shutdown_timeout),
+        health_check_server=health_check_server,
+        restart_policy=config.policy_name,
+        worker_failure=config.worker_failure,
     )
 
-    return run_agent(config, engine_config, policy, backend.open, entrypoint, tuple(args))
 
-
-def load_policy_of(config: LaunchConfig) -> RestartPolicyStrategy:
-    """The policy that the config names. Raises UsageError."""
+def _shutdown_timeout(given: int | None) -> int:
+    source = "--shutdown_timeout"
+    value: int | str | None = given
+    if value is None:
+        source, value = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
     try:
-        failure = WorkerFailure(config.worker_failure)
+        seconds = int(value)
     except ValueError:
-        choices = ", ".join(variant.value for variant in WorkerFailure)
-        raise UsageError(f"--worker_failure {config.worker_failure!r} is unknown: choose one of {choices}") from None
-    try:
-        return load_policy(config.policy_name, failure)
-    except ValueError as error:
-        raise UsageError(f"--restart_policy: {error}") from error
+        seconds = -1
+    if seconds < 0:
+        raise UsageError(f"{source} {value} is no number of seconds: give 0 or more")
+    return seconds
+
+
+def _name(entrypoint: Callable[..., Any] | str, args: list[Any]) -> str:
+    """What torch's launcher calls the entry point in its report."""
+    if callable(entrypoint):
+        return entrypoint.__name__
+    if entrypoint != sys.executable:
+        return entrypoint
+    return next((str(arg) for arg in args if not str(arg).startswith("-")), "")
 
 
 def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[Callable[..., Any] | str, list[Any]]:
@@ -209,5 +236,5 @@ def _script_of(entrypoint: str, args: list[Any]) -> Path | None:
         if word in ("-W", "-X", "--check-hash-based-pycs"):
             next(words, None)
         elif not word.startswith("-"):
-            return Path(word)
+            return None if "${" in word else Path(word)
     return None

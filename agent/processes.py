@@ -51,7 +51,8 @@ class Program:
         local_rank: int,
         numa_options: NumaOptions | None,
     ) -> None:
-        self._handler = get_subprocess_handler(
+        # The process alone is kept: the handler keeps the files open to which the output is redirected.
+        self._process = get_subprocess_handler(
             entrypoint=entrypoint,
             args=args,
             env=env,
@@ -59,12 +60,12 @@ class Program:
             stderr=err,
             local_rank_id=local_rank,
             numa_options=numa_options,
-        )
-        self.pid: int = self._handler.proc.pid
+        ).proc
+        self.pid: int = self._process.pid
 
     def reap(self, timeout_s: float | None = None) -> int | None:
         try:
-            return int(self._handler.proc.wait(timeout_s))
+            return int(self._process.wait(timeout_s))
         except subprocess.TimeoutExpired:
             return None
 
@@ -145,7 +146,7 @@ def _call(
             stack.enter_context(redirect_stdout(out))
         if err:
             stack.enter_context(redirect_stderr(err))
-        bound = bind_to_numa(function, gpu_index=local_rank, numa_options=numa_options)
+        bound = bind_to_numa(function, local_rank, numa_options)
         results.send(record(bound)(*args))
 
 

@@ -33,6 +33,9 @@ class RendezvousSettings(BaseModel):
     keep_alive_max_attempt: int = Field(default=5, ge=2, description="beats that may be missed before a node is dead")
     is_host: bool | None = Field(default=None, description="host the store here, or not; decided by the address")
     timeout: float | None = Field(default=None, description="torch's old name for join_timeout")
+    rank: int = Field(default=0, ge=0, description="where this node would stand among the nodes: --node_rank")
+    store_type: Literal["tcp"] = "tcp"
+    heartbeat_timeout: float | None = Field(default=None, description="torch's; has no meaning here")
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], policy: str) -> Self:

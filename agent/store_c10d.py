@@ -35,7 +35,8 @@ _FAREWELL = timedelta(seconds=1)
 
 
 class C10dStore:
-    """`host` and `port` are the endpoint's. Hosts the store if the address is this machine's and the port is free."""
+    """`host` and `port` are the endpoint's. Hosts the store if the address is this machine's and the port is free;
+    with `is_host` whatever the address is (it may be that of a service which leads here), without it never."""
 
     leases: Leases | None = None
 
@@ -44,11 +45,11 @@ class C10dStore:
         self._endpoint = f"{host}:{port}"
         self._timeout = timedelta(seconds=connect_timeout_s)
         addresses = _resolve(host)
-        listener = _try_to_listen(addresses, port) if is_host is not False else None
+        listener = _try_to_listen(addresses, port, bool(is_host)) if is_host is not False else None
         if is_host and listener is None:
             raise StoreLostError(
-                f"the store cannot be hosted at {self._endpoint}: the address is not this machine's, or the port is "
-                "taken; leave is_host out of --rdzv_conf, or choose another --rdzv_endpoint"
+                f"the store cannot be hosted at {self._endpoint}, because the port is taken: choose another one, or "
+                "start only one node with is_host in --rdzv_conf, or with --node_rank 0"
             )
         self.hosted = listener is not None
         if listener is not None:
@@ -165,14 +166,15 @@ def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
     return [(family, str(address[0])) for family, _, _, _, address in found]
 
 
-def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> socket.socket | None:
+def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int, surely: bool) -> socket.socket | None:
     """A listening socket on all addresses of this machine, if `addresses` are its own and the port is free."""
     for family, address in addresses:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.bind((address, 0))  # works for an address of this machine only
         except OSError:
-            continue
+            if not surely:
+                continue
         try:
             # Not on both families for an IPv4 endpoint: TCPStore looks every peer's name up, and those of IPv4 peers
             # on an IPv6 socket stand in no hosts file.

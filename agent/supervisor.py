@@ -16,19 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from softrun.agent import warden
 from softrun.agent.effects import Spawn, Tell
-from softrun.agent.elastic import LogsSpecs, NumaOptions, ProcessFailure, macros
+from softrun.agent.elastic import ProcessFailure, WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
 from softrun.agent.observations import Observation, WorkerExited, WorkerSaid
 from softrun.agent.processes import Function, Process, Program, signal_group
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, STATUS, ChannelError, EventWriter, default_root
-from softrun.runtime.events import WorkerEvent
+from softrun.runtime.events import WorkerEvent, WorkerState
 from softrun.runtime.watcher import DirectoryWatcher
 
 _FAREWELL_S = 1.0
@@ -40,20 +39,20 @@ Key = tuple[int, int]
 """local rank, launch."""
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """What the workers of a node run."""
+class Agent(Protocol):
+    """What the supervisor asks of the agent that it works for, and tells it."""
 
-    entrypoint: str | Callable[..., Any]
-    args: tuple[Any, ...]
-    role: str
-    local_world_size: int
-    run_id: str
-    max_restarts: int
-    start_method: str
-    logs_specs: LogsSpecs
-    log_line_prefix_template: str | None
-    numa_options: NumaOptions | None
+    def prepare(self, environments: dict[int, dict[str, str]]) -> None:
+        """Complete the environments of the workers, by local rank: some of them are about to start."""
+
+    def started(self, tell: Tell, pid: int, restarts_left: int) -> None:
+        """A worker was started in a world."""
+
+    def entered(self, tell: Tell) -> None:
+        """A worker that runs was told of its place in a world."""
+
+    def halted(self) -> None:
+        """A worker was paused, or ended."""
 
 
 class Supervisor:
@@ -63,21 +62,26 @@ class Supervisor:
         self,
         spec: WorkerSpec,
         node: str,
+        start_method: str,
+        logs: WorkerLogs,
+        agent: Agent,
         selector: selectors.BaseSelector,
         observe: Callable[[Observation], None],
         post: Callable[[Observation], None],
     ) -> None:
         self._spec = spec
         self._node = node
+        self._start_method = start_method
+        self._logs = logs
+        self._agent = agent
         self._selector = selector
         self._observe = observe
         self._post = post
         self._directory = Path(tempfile.mkdtemp(prefix="softrun-", dir=default_root()))
-        self._logs = WorkerLogs(spec.logs_specs, spec.role, spec.log_line_prefix_template)
         self._channels: dict[Key, EventWriter] = {}
         self._processes: dict[Key, Process] = {}
-        self._ended: dict[Key, Process] = {}
-        self._succeeded: set[Key] = set()
+        self._succeeded: dict[int, Process] = {}
+        self._failed: dict[int, ProcessFailure] = {}  # by local rank, in the order in which they ended
         self._signalled: set[Key] = set()
         self._error_files: dict[Key, str] = {}
         self._watcher: DirectoryWatcher | None = None
@@ -98,9 +102,8 @@ class Supervisor:
             self._watcher = DirectoryWatcher(self._directory, self._status_changed, recursive=True)
             self._watcher.start()
         told = {tell.local_rank: tell for tell in order.tell}
-        environments = {
-            rank: self._environment(told.get(rank), order.restart_count) for rank in range(self._spec.local_world_size)
-        }
+        environments = {rank: self._environment(told.get(rank)) for rank in range(self._spec.local_world_size)}
+        self._agent.prepare(environments)
         files = self._logs.open(environments, set(told))
         for tell in order.tell:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
@@ -109,12 +112,18 @@ class Supervisor:
             channel.write(_event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._node}
             self._error_files[key] = files.error_files.get(rank, "")
-            self._started(key, self._start(rank, env, files.stdouts[rank], files.stderrs[rank]))
+            process = self._start(rank, env, files.stdouts[rank], files.stderrs[rank])
+            self._started(key, process)
+            self._agent.started(tell, process.pid, order.restarts_left)
 
     def tell(self, tell: Tell) -> None:
         channel = self._channels.get((tell.local_rank, tell.launch))
         if channel is None:
             return  # it has ended meanwhile
+        if tell.state is WorkerState.HEALTHY:
+            self._agent.entered(tell)
+        else:
+            self._agent.halted()
         try:
             channel.write(_event(tell))
         except ChannelError as error:
@@ -130,19 +139,13 @@ class Supervisor:
             if signum != signal.SIGKILL:
                 signal_group(process.pid, signal.SIGCONT)  # a stopped process takes no other signal
 
-    def failure(self, local_rank: int, launch: int, exitcode: int) -> ProcessFailure:
-        """What torch's ChildFailedError wants to know of a worker that failed."""
-        key = (local_rank, launch)
-        return ProcessFailure(
-            local_rank=local_rank,
-            pid=self._ended[key].pid,
-            exitcode=exitcode,
-            error_file=self._error_files[key] or os.devnull,
-        )
+    def failures(self) -> dict[int, ProcessFailure]:
+        """By local rank, those whose last process did not exit 0, the stopped ones included, as they ended."""
+        return self._failed
 
     def values(self) -> dict[int, Any]:
         """What the functions that came to their end have returned, by local rank."""
-        return {rank: self._ended[rank, launch].value() for rank, launch in sorted(self._succeeded)}
+        return {rank: process.value() for rank, process in sorted(self._succeeded.items())}
 
     def close(self) -> None:
         """After every worker has ended; one that has not, because this agent ends by a fault, is killed."""
@@ -168,20 +171,19 @@ class Supervisor:
 
     # --- starting
 
-    def _environment(self, tell: Tell | None, restart_count: int) -> dict[str, str]:
+    def _environment(self, tell: Tell | None) -> dict[str, str]:
         """What torchrun tells a worker through its environment, and the same for a rank that is not started now."""
         spec = self._spec
         env = {
             "ROLE_NAME": spec.role,
-            "TORCHELASTIC_RESTART_COUNT": str(restart_count),
             "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
-            "TORCHELASTIC_RUN_ID": spec.run_id,
+            "TORCHELASTIC_RUN_ID": spec.rdzv_handler.get_run_id(),
             # Worker stores are hosted by agents, so no worker ever tries to host one.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }
         if tell is not None:
-            env |= tell.info.environment()
+            env |= _event(tell).environment()
         return env
 
     def _start(self, local_rank: int, env: dict[str, str], out: str, err: str) -> Process:
@@ -189,12 +191,13 @@ class Supervisor:
         args = tuple(macros.substitute(list(spec.args), str(local_rank)))
         try:
             if callable(spec.entrypoint):
-                return Function(spec.start_method, spec.entrypoint, args, env, out, err, local_rank, spec.numa_options)
-            return Program(spec.entrypoint, args, env, out, err, local_rank, spec.numa_options)
-        except OSError as error:
+                return Function(self._start_method, spec.entrypoint, args, env, out, err, local_rank, spec.numa_options)
+            return Program(str(spec.entrypoint), args, env, out, err, local_rank, spec.numa_options)
+        except Exception as error:  # what a library raises that binds processes to processors, too
+            reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             raise SoftrunError(
-                f"worker {local_rank} could not be started ({spec.entrypoint}: {error.strerror}): look at this "
-                "machine's limits, or correct the program"
+                f"worker {local_rank} could not be started ({spec.entrypoint}: {reason}): look at this machine's "
+                "limits and at --numa_binding, or correct the program"
             ) from error
 
     def _started(self, key: Key, process: Process) -> None:
@@ -208,13 +211,19 @@ class Supervisor:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         process = self._processes.pop(key)
-        self._ended[key] = process
         self._channels.pop(key).remove()
         exitcode = process.reap()
         if exitcode is None:
             raise AssertionError("a worker ended and did not")
+        local_rank, _ = key
+        self._succeeded.pop(local_rank, None)
+        self._failed.pop(local_rank, None)
+        error_file = self._error_files.pop(key) or os.devnull
         if exitcode == 0:
-            self._succeeded.add(key)
+            self._succeeded[local_rank] = process
+        else:
+            self._failed[local_rank] = ProcessFailure(local_rank, process.pid, exitcode, error_file)
+        self._agent.halted()
         if exitcode != 0 or key in self._signalled:
             # What it had started ends with it. One that ends by itself in good order may leave something to finish.
             with suppress(ProcessLookupError, PermissionError):

@@ -1,8 +1,8 @@
 """softrun: an elastic launcher for PyTorch training that keeps healthy workers alive when others die.
 
 From programs: `launch_agent(LaunchConfig(...), entrypoint, args)`. In trainers: `worlds()`, or the soft-restart RFC's
-`get_worker_event()` and `get_worker_info()`. Every name is imported when it is first used, so `import softrun` is cheap
-and never imports torch.
+`get_worker_event()` and `get_worker_info()`. Every name is imported when it is first used: `import softrun` is cheap,
+and only what launches imports torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softrun.agent.handler import get_rendezvous_handler
     from softrun.agent.launch import LaunchConfig, RestartPolicy, elastic_launch, launch_agent
+    from softrun.agent.local_agent import LocalElasticAgent
     from softrun.policies import RestartPolicyStrategy
     from softrun.runtime import (
         WorkerEvent,
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LaunchConfig": "softrun.agent.launch",
+    "LocalElasticAgent": "softrun.agent.local_agent",
     "RestartPolicy": "softrun.agent.launch",
     "elastic_launch": "softrun.agent.launch",
+    "get_rendezvous_handler": "softrun.agent.handler",
     "launch_agent": "softrun.agent.launch",
     "RestartPolicyStrategy": "softrun.policies",
     "WorkerEvent": "softrun.runtime",
@@ -46,6 +50,7 @@ _HOME = {
 
 __all__ = [
     "LaunchConfig",
+    "LocalElasticAgent",
     "RestartPolicy",
     "RestartPolicyStrategy",
     "WorkerEvent",
@@ -55,6 +60,7 @@ __all__ = [
     "WorldChangeEvent",
     "WorldChanged",
     "elastic_launch",
+    "get_rendezvous_handler",
     "get_worker_event",
     "get_worker_info",
     "launch_agent",

@@ -67,7 +67,7 @@ def test_one_line_that_names_the_thing_the_value_and_the_remedy(
 
 def test_the_same_from_the_command_line() -> None:
     done = launch("--nnodes=4:2", SCRIPT)
-    assert done.returncode == 2
+    assert done.returncode == 1, "as torchrun"
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
@@ -111,7 +111,7 @@ def test_two_jobs_with_one_id(cluster: LocalCluster, start: Callable[..., Node])
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2")
     cluster.wait_for_steps(2)
     second = start("b", "count.py", "100000", "0.01", nnodes="1:3")
-    assert second.wait(20) == 2
+    assert second.wait(20) == 1
     line = second.output().splitlines()[-1]
     assert "runs with --nnodes 1:2" in line
     assert "another --rdzv_id" in line

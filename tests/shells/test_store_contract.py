@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -139,8 +140,15 @@ def test_a_host_that_leaves_waits_for_the_others_and_not_for_the_dead() -> None:
 
 
 def test_who_is_told_to_host_and_cannot_says_so() -> None:
-    with pytest.raises(StoreLostError, match="cannot be hosted"):
-        C10dStore("job", "192.0.2.1", free_port(), 1, is_host=True)
+    with socket.create_server(("", 0)) as taken, pytest.raises(StoreLostError, match="cannot be hosted"):
+        C10dStore("job", "127.0.0.1", taken.getsockname()[1], 1, is_host=True)
+
+
+def test_who_is_told_to_host_does_whatever_the_address_is() -> None:
+    store = C10dStore("job", "192.0.2.1", free_port(), 1, is_host=True)  # that of a service which leads here, say
+    assert store.hosted
+    assert store.beat() == 1
+    store.close()
 
 
 @pytest.mark.parametrize(

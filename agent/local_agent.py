@@ -1,0 +1,269 @@
+"""The agent class, for programs that build their agent themselves: it stands where torch's LocalElasticAgent stands.
+
+It is a subclass of torch's, so what torch's tells of itself (events, metrics, the health check, the file timers, the
+worker group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it is torch's agent.
+
+Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import time
+from functools import partial
+from typing import Any
+
+from softrun.agent.assembly import run_agent
+from softrun.agent.backends import choose_backend
+from softrun.agent.effects import Outcome, Result, Tell
+from softrun.agent.elastic import (
+    EventSource,
+    LogsSpecs,
+    RunResult,
+    SignalException,
+    TorchLocalElasticAgent,
+    Worker,
+    WorkerGroupState,
+    WorkerSpec,
+    known_arguments,
+    prof,
+    put_metric,
+    record_event,
+)
+from softrun.agent.engine import EngineConfig
+from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
+from softrun.agent.handler import JobOverError, JoinTimeoutError, MeetingPlace, StoreConnectionError
+from softrun.agent.model import JobSettings
+from softrun.agent.supervisor import Supervisor
+from softrun.agent.timers import FILE_VARIABLE, start_timers
+from softrun.agent.worker_logs import WorkerLogs
+from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class LocalElasticAgent(TorchLocalElasticAgent):
+    """Runs the workers of one node. The arguments are torch's, and softrun's own:
+
+    restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant.
+
+    Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The signals that it
+    handles are those that the environment variable TORCHELASTIC_SIGNALS_TO_HANDLE names, as with torch's.
+    Raises UsageError for what cannot be.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: int = 30,
+        health_check_server: Any = None,
+        uninterruptible_state_timeout: float | None = None,
+        *,
+        restart_policy: str = "hard",
+        worker_failure: str = "no-replace",
+    ) -> None:
+        late = known_arguments(
+            TorchLocalElasticAgent.__init__,
+            shutdown_timeout=shutdown_timeout,
+            health_check_server=health_check_server,
+            uninterruptible_state_timeout=uninterruptible_state_timeout,
+        )
+        super().__init__(spec, logs_specs, start_method, exit_barrier_timeout, log_line_prefix_template, **late)
+        self._grace_s = shutdown_timeout
+        self._policy_name, self._worker_failure = restart_policy, worker_failure
+        self._policy = _load_policy(restart_policy, worker_failure)
+        self._handler = spec.rdzv_handler
+        if not isinstance(self._handler, MeetingPlace) and restart_policy != "hard":
+            raise UsageError(
+                f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which knows hard "
+                "restarts only: leave --restart_policy out, or use c10d, etcd3 or static"
+            )
+        self._meeting_since = 0.0
+        self._round = 0
+        self._timer_file: str | None = None
+
+    @prof
+    def run(self, role: str = "") -> RunResult:
+        """Run this node's part of the job until it ends, and say how it ended for the workers.
+
+        Raises torch's SignalException after a signal that made this node leave, and a SoftrunError, in one line, for
+        what ends the job beside the workers' failures; where torch has a class for it, it is of that class too.
+        """
+        if not isinstance(self._handler, MeetingPlace):
+            result: RunResult = super().run(role)
+            return result
+        began = self._meeting_since = time.monotonic()
+        run_id = self._handler.get_run_id()
+        self._worker_watchdog, self._timer_file = start_timers(run_id, self._log_watchdog_event)
+        try:
+            self._setup_healthcheck()
+            result = self._run(self._handler)
+            self._worker_group.state = result.state
+            self._total_execution_time = int(time.monotonic() - began)
+            self._record_metrics(result)
+            if result.failures or result.return_values:  # a node that was never in a world has nobody to tell of
+                self._record_worker_events(result)
+            return result
+        finally:
+            self._total_execution_time = int(time.monotonic() - began)
+            self._stop_watching()
+
+    # --- what the supervisor asks for
+
+    def prepare(self, environments: dict[int, dict[str, str]]) -> None:
+        """Complete the environments of workers that are about to start."""
+        spec = self._worker_group.spec
+        for local_rank, environment in environments.items():
+            device: dict[str, str | None] = {}
+            self._set_local_rank_env(device, local_rank, spec)
+            environment.update({name: value for name, value in device.items() if value is not None})
+            if self._timer_file is not None:
+                environment[FILE_VARIABLE] = self._timer_file
+
+    def started(self, tell: Tell, pid: int, restarts_left: int) -> None:
+        """A worker was started in a world."""
+        self._remaining_restarts = restarts_left
+        self.entered(tell)
+        worker = self._worker_group.workers[tell.local_rank]
+        worker.id = pid
+        self._tell_of("START", EventSource.WORKER, worker=worker)
+
+    def entered(self, tell: Tell) -> None:
+        """A worker was told of its place in a world."""
+        info, group = tell.info, self._worker_group
+        role = group.spec.role
+        if tell.round != self._round:
+            self._round = tell.round
+            world = {
+                "group_rank": info.group_rank,
+                "group_world_size": info.group_world_size,
+                "master_addr": info.master_addr,
+                "master_port": info.master_port,
+            }
+            for name, value in world.items():
+                setattr(group, name, value)
+            group.state = WorkerGroupState.HEALTHY
+            self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(time.monotonic() - self._meeting_since) * 1000)
+            put_metric(f"workers.{role}.remaining_restarts", self._remaining_restarts)
+            put_metric(f"workers.{role}.healthy", 1)
+        place = Worker(info.local_rank, info.rank, info.role_rank, info.world_size, info.role_world_size)
+        place.id = group.workers[tell.local_rank].id
+        group.workers[tell.local_rank] = place
+
+    def halted(self) -> None:
+        """The workers' world is over, for this node at least."""
+        self._meeting_since = time.monotonic()
+
+    # --- one run
+
+    def _run(self, place: MeetingPlace) -> RunResult:
+        params, spec = place.params, self._worker_group.spec
+        self._check_devices(spec)
+        node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        try:
+            backend = choose_backend(
+                params.backend,
+                params.endpoint,
+                params.config,
+                self._policy_name,
+                params.run_id,
+                node,
+                params.max_nodes,
+                spec.local_addr or params.local_addr,
+            )
+        except StoreLostError as error:
+            raise StoreConnectionError(str(error)) from error
+        waits = backend.settings
+        least = params.max_nodes if backend.worker_store is not None else params.min_nodes
+        config = EngineConfig(
+            job=JobSettings(least, params.max_nodes, self._policy_name, self._worker_failure),
+            node=node,
+            host=backend.host,
+            port=0,
+            role=spec.role,
+            local_world_size=spec.local_world_size,
+            max_restarts=spec.max_restarts,
+            place=waits.rank,
+            beat_interval_s=waits.keep_alive_interval,
+            beat_tolerance_s=waits.keep_alive_interval * waits.keep_alive_max_attempt,
+            join_timeout_s=waits.join_timeout,
+            last_call_s=waits.last_call_timeout,
+            close_timeout_s=waits.close_timeout,
+            store_timeout_s=waits.read_timeout,
+            exit_barrier_s=self._exit_barrier_timeout,
+            grace_s=float(self._grace_s),
+        )
+        logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
+        supervised = partial(Supervisor, spec, node, self._start_method, logs, self)
+        signals = os.environ.get(SIGNALS_VARIABLE, DEFAULT_SIGNALS).split(",")
+        result, supervisor = run_agent(config, self._policy, backend, signals, supervised)
+        return _outcome(result, supervisor)
+
+    def _check_devices(self, spec: WorkerSpec) -> None:
+        for local_rank in range(spec.local_world_size):
+            try:
+                self._set_local_rank_env({}, local_rank, spec)
+            except ValueError as error:
+                raise UsageError(f"--virtual_local_rank: {error}: start fewer workers") from error
+
+    def _tell_of(self, state: str, source: EventSource, **facts: Any) -> None:
+        record_event(self._construct_event(state, source, **facts), self._worker_group.spec.event_log_handler)
+
+    def _stop_watching(self) -> None:
+        for watcher in (self._worker_watchdog, self._health_check_server):
+            if watcher is not None:
+                watcher.stop()
+        self._worker_watchdog = self._health_check_server = None
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 0) -> None:  # noqa: ARG002
+        """torch's, which else would forget the shutdown timeout wherever it restarts the workers."""
+        super()._shutdown(death_sig, **known_arguments(super()._shutdown, timeout=self._grace_s))
+
+
+def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:
+    """Raises UsageError."""
+    try:
+        failure = WorkerFailure(worker_failure)
+    except ValueError:
+        choices = ", ".join(variant.value for variant in WorkerFailure)
+        raise UsageError(f"--worker_failure {worker_failure!r} is unknown: choose one of {choices}") from None
+    try:
+        return load_policy(name, failure)
+    except ValueError as error:
+        raise UsageError(f"--restart_policy: {error}") from error
+
+
+def _outcome(result: Result, supervisor: Supervisor) -> RunResult:
+    match result.outcome:
+        case Outcome.SUCCEEDED:
+            values = supervisor.values()
+            returned = {rank: values.get(local_rank) for local_rank, rank in result.ranks}
+            return RunResult(WorkerGroupState.SUCCEEDED, return_values=returned)
+        case Outcome.WORKERS_FAILED:
+            # The root causes first; then who was stopped because of them, as torch reports it.
+            failed = supervisor.failures()
+            roots = [failure.rank for failure in result.failures]
+            by_rank = {rank: failed[local_rank] for local_rank, rank in result.ranks if local_rank in failed}
+            ordered = sorted(by_rank, key=lambda rank: roots.index(rank) if rank in roots else len(roots))
+            return RunResult(WorkerGroupState.FAILED, failures={rank: by_rank[rank] for rank in ordered})
+        case Outcome.SIGNALLED:
+            signum = signal.Signals(result.signum)
+            raise SignalException(f"Process {os.getpid()} got signal: {signum}", signum)
+        case Outcome.RENDEZVOUS_FAILED:
+            raise JoinTimeoutError(result.reason)
+        case Outcome.JOB_OVER:
+            raise JobOverError(result.reason)
+        case Outcome.STORE_LOST:
+            raise StoreConnectionError(result.reason)
+        case Outcome.JOB_FAILED:
+            raise JobFailedError(f"the job was ended by the failure of another node ({result.reason}): look at its log")
+        case Outcome.USAGE:
+            raise UsageError(result.reason)

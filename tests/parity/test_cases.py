@@ -1,0 +1,125 @@
+"""Each case of the table, under torchrun and under softrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import CASES, Case
+from launchers import SIDES, Launchers, Ran, normal
+
+from local_cluster import free_port
+from softrun.agent.cli import build_parser
+
+pytestmark = pytest.mark.processes
+
+#: What a launcher says in its own name, on standard error.
+OWN_WORDS = re.compile(r"^([WEI]\d{4} .*|softrun\[.*|\*{41}|Setting OMP_NUM_THREADS .*|)$")
+DIFFERS = {
+    "SOFTRUN_": "softrun's own",
+    "MASTER_PORT": "random; another in every world",
+    "TORCHELASTIC_RUN_ID": "random in a standalone job",
+    "_": "the shell's",
+}
+
+
+def run(case: Case, launchers: Launchers, tmp_path: Path) -> dict[str, Ran]:
+    ran = {}
+    for side in SIDES:
+        directory = tmp_path / side
+        directory.mkdir()
+        for name, text in {"train.py": case.script, **case.files}.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        port = str(free_port())
+        flags = [flag.replace("PORT", port) for flag in case.flags]
+        # torchrun gives --run-path an absolute one (its help says so), and a plugin is found from anywhere.
+        target = str(directory / case.target) if "--run-path" in flags else case.target
+        env = {"LOGLEVEL": "WARNING", **case.env}
+        env |= {"PYTHON_EXEC": sys.executable} if "PYTHON_EXEC" in env else {}
+        env |= {"PYTHONPATH": str(directory / env["PYTHONPATH"])} if "PYTHONPATH" in env else {}
+        args = [*flags, *([target] if target else []), *case.args]
+        ran[side] = launchers.run(side, args, directory, env)
+    return ran
+
+
+def seen(what: str, ran: Ran) -> Any:
+    """One aspect of what a launcher left behind, without what is random in it."""
+    match what:
+        case "code":
+            return ran.code
+        case "tree":
+            return [name for name in ran.tree if not name.endswith((".pyc", "/.out", "/.err"))]
+        case "report":
+            return ran.report
+        case "out":
+            return sorted(line for line in _environment(normal(ran.out, ran.directory).splitlines()))
+        case "err":
+            lines = normal(ran.err, ran.directory).splitlines()
+            return sorted(line for line in lines if not OWN_WORDS.match(line))
+        case "logs":
+            logs = sorted(ran.directory.glob("logs/**/*.log"))
+            return [(path.name, sorted(path.read_text().splitlines())) for path in logs]
+        case "errors":
+            return [_error(path) for path in sorted(ran.directory.glob("**/*.json"))]
+    raise AssertionError(what)
+
+
+def _environment(lines: list[str]) -> list[str]:
+    def differs(line: str) -> bool:
+        name = line.partition(" ")[2]
+        return any(
+            name.startswith(differing + ("=" if differing[-1] != "_" or len(differing) == 1 else ""))
+            for differing in DIFFERS
+        )
+
+    # Both are loopback; softrun names it by its address, which every resolver agrees on.
+    return [line.replace("MASTER_ADDR=localhost", "MASTER_ADDR=127.0.0.1") for line in lines if not differs(line)]
+
+
+def _error(path: Path) -> Any:
+    content = json.loads(path.read_text())
+    message = content["message"]
+    if isinstance(message, dict):
+        message = message["message"], sorted(message["extraInfo"])
+    return path.name, str(message)[:60]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_same_as_torchrun(case: Case, launchers: Launchers, tmp_path: Path) -> None:
+    ran = run(case, launchers, tmp_path)
+    theirs, ours = ran["torchrun"], ran["softrun"]
+    assert theirs.code == case.code, f"the case is not what it says\n{theirs.out}\n{theirs.err}"
+    for what in case.same:
+        assert seen(what, ours) == seen(what, theirs), f"{what}\n{ours.err}\n--- torchrun\n{theirs.err}"
+    if case.code == 1 and "report" not in case.same and "tree" not in case.same:
+        said = [line for line in ours.err.splitlines() if not OWN_WORDS.match(line)]
+        assert len(said) == 1, ours.err
+        assert said[0].startswith("softrun: error: ")
+
+
+def test_every_flag_of_torchruns_is_in_a_case() -> None:
+    from torch.distributed.run import get_args_parser
+
+    used = {word.partition("=")[0].replace("_", "-") for case in CASES for word in case.flags if word.startswith("-")}
+    used |= {
+        f"--{name[4:].lower().replace('_', '-')}" for case in CASES for name in case.env if name.startswith("PET_")
+    }
+    for action in get_args_parser()._actions:
+        flags = {flag.replace("_", "-") for flag in action.option_strings}
+        assert not flags or flags & used, f"no case has {' or '.join(sorted(flags))}"
+
+
+def test_softruns_own_flags_are_a_group_of_their_own() -> None:
+    shown = build_parser().format_help()
+    own = shown[shown.index("softrun:\n") :]
+    assert "--restart-policy" in own
+    assert "--nnodes" not in own
+    assert len(CASES) >= 40
+    assert os.environ.get("PET_RESTART_POLICY") is None
