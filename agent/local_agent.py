@@ -142,6 +142,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         role = group.spec.role
         if tell.round != self._round:
             self._round = tell.round
+            self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(time.monotonic() - self._meeting_since) * 1000)
+            self._tell_of("ASSIGN_WORKER_RANKS", EventSource.AGENT, duration_ms=0.0)  # the meeting has done it
             world = {
                 "group_rank": info.group_rank,
                 "group_world_size": info.group_world_size,
@@ -151,7 +153,6 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             for name, value in world.items():
                 setattr(group, name, value)
             group.state = WorkerGroupState.HEALTHY
-            self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(time.monotonic() - self._meeting_since) * 1000)
             put_metric(f"workers.{role}.remaining_restarts", self._remaining_restarts)
             put_metric(f"workers.{role}.healthy", 1)
         place = Worker(info.local_rank, info.rank, info.role_rank, info.world_size, info.role_world_size)

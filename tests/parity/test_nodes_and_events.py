@@ -1,0 +1,229 @@
+"""What one launcher alone does not show: several nodes, the events, handlers of others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launchers import SIDES, Launchers
+
+from local_cluster import free_port
+
+pytestmark = pytest.mark.processes
+
+WORLD = """
+import os, sys
+names = "GROUP_RANK GROUP_WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE RANK WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE"
+names += " MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE"
+os.write(1, (" ".join(f"{name}={os.environ[name]}" for name in names.split()) + "\\n").encode())
+"""
+MEET = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+mine = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(mine)
+print(int(mine), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+HANDLER = {
+    "mine.py": """
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+class Mine(StaticTCPRendezvous):
+    def get_backend(self):
+        return "mine"
+def create(params):
+    host, port = params.endpoint.split(":")
+    return Mine(host, int(port), 0, 1, params.run_id, 60)
+def get_handler():
+    return create
+""",
+    "mine-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1\n",
+    "mine-1.dist-info/entry_points.txt": "[torchrun.handlers]\nmine = mine:get_handler\n",
+}
+PROGRAM = """
+import os, sys
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousParameters, RendezvousTimeoutError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.events import Event
+IMPORTS
+
+def work(offset):
+    rank = int(os.environ["RANK"])
+    if offset < 0 and rank == 1:
+        raise ValueError("only rank 1")
+    return offset + rank
+
+def config(**more):
+    fields = dict(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+                  run_id="job", max_restarts=0, monitor_interval=0.1, start_method="fork", rdzv_configs={"timeout": 60})
+    return LaunchConfig(**{**fields, **more})
+
+def spec(**more):
+    params = RendezvousParameters("c10d", "localhost:0", "job", 1, 1, timeout=60)
+    fields = dict(role="trainer", local_world_size=2, entrypoint=work, args=(10,),
+                  rdzv_handler=get_rendezvous_handler(params), max_restarts=0, monitor_interval=0.1)
+    return WorkerSpec(**{**fields, **more})
+
+if __name__ == "__main__":
+    print("launched", elastic_launch(config(), work)(100))
+    print("agent", launch_agent(config(), sys.executable, ["-c", "pass"]))
+    try:
+        elastic_launch(config(), work)(-1)
+    except ChildFailedError as error:
+        print("failed", error.name, sorted(error.failures), "only rank 1" in str(error))
+    agent = LocalElasticAgent(spec(), DefaultLogsSpecs(), start_method="fork")
+    result = agent.run()
+    print("ran", result.state, result.return_values, result.is_failed())
+    group = agent.get_worker_group()
+    print("group", group.state, group.group_rank, group.group_world_size, group.workers)
+    event = agent.get_event_succeeded()
+    print("event", event.name, {k: v for k, v in event.metadata.items() if k not in ("hostname", "total_run_time")})
+    agent.run() if False else spec().rdzv_handler.shutdown()
+    agent = LocalElasticAgent(spec(args=(-1,)), DefaultLogsSpecs(), start_method="fork", shutdown_timeout=5)
+    result = agent.run()
+    print("ran", result.state, result.return_values, [f.exitcode for f in result.failures.values() if f.exitcode > 0])
+    try:
+        launch_agent(config(min_nodes=2, max_nodes=2, rdzv_configs={"join_timeout": 1}), work, [1])
+    except RendezvousTimeoutError:
+        print("timed out")
+"""
+THEIRS = """
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch, launch_agent
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+"""
+OURS = "from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezvous_handler, launch_agent"
+
+
+def both(launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str]]) -> dict[str, list[str]]:
+    """Run a job of several nodes under each; returns the lines of all workers, with the port as PORT."""
+    lines = {}
+    for side in SIDES:
+        port = str(free_port())
+        started = []
+        for number, flags in enumerate(nodes):
+            directory = tmp_path / side / str(number)
+            directory.mkdir(parents=True)
+            (directory / "train.py").write_text(script)
+            args = [flag.replace("PORT", port) for flag in flags]
+            started.append((launchers.start(side, [*args, "train.py"], directory), directory))
+        codes = [launchers.wait(pid) for pid, _ in started]
+        said = "".join((directory / ".err").read_text() for _, directory in started)
+        assert codes == [0] * len(nodes), f"{side}: {said}"
+        lines[side] = [
+            line.replace(port, "PORT")
+            for _, directory in started
+            for line in sorted((directory / ".out").read_text().splitlines())
+        ]
+    return lines
+
+
+STATIC = ["--nnodes=2", "--rdzv-id=job", "--master-addr=127.0.0.1", "--master-port=PORT", "--local-addr=127.0.0.1"]
+
+
+def test_static_nodes_of_different_roles_and_sizes(launchers: Launchers, tmp_path: Path) -> None:
+    nodes = [
+        [*STATIC, "--node-rank=0", "--role=reader", "--nproc-per-node=1"],
+        [*STATIC, "--node-rank=1", "--role=trainer", "--nproc-per-node=2"],
+    ]
+    lines = both(launchers, tmp_path, WORLD, nodes)
+    assert lines["softrun"] == lines["torchrun"]
+    assert len(lines["softrun"]) == 3
+    assert "MASTER_PORT=PORT" in lines["softrun"][0]
+
+
+def test_static_nodes_that_come_in_another_order(launchers: Launchers, tmp_path: Path) -> None:
+    nodes = [[*STATIC, f"--node-rank={rank}"] for rank in (1, 0)]
+    lines = both(launchers, tmp_path, WORLD, nodes)
+    assert lines["softrun"] == lines["torchrun"]
+    assert lines["softrun"][0].startswith("GROUP_RANK=1 ")
+
+
+@pytest.mark.parametrize("flags", [STATIC, ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:PORT"]])
+def test_workers_of_two_nodes_meet(launchers: Launchers, tmp_path: Path, flags: list[str]) -> None:
+    rank = ["--node-rank=1"] if flags is STATIC else []
+    lines = both(launchers, tmp_path, MEET, [[*flags, "--nproc-per-node=2"], [*flags, *rank, "--nproc-per-node=2"]])
+    assert lines["softrun"] == lines["torchrun"] == ["10"] * 4
+
+
+@pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, "import os, sys; sys.exit(int(os.environ['RANK']))")])
+def test_the_events_are_torchs(launchers: Launchers, tmp_path: Path, code: int, script: str) -> None:
+    flags = ["--nproc-per-node=2", "--event-log-handler=console", "--role=r"]
+    told = {}
+    for side in SIDES:
+        directory = tmp_path / side
+        directory.mkdir()
+        (directory / "train.py").write_text(script)
+        ran = launchers.run(side, [*flags, "train.py"], directory)
+        assert ran.code == code, ran.err
+        told[side] = [_event(json.loads(line)) for line in ran.err.splitlines() if line.startswith('{"name"')]
+    assert sorted(told["softrun"]) == sorted(told["torchrun"])
+    assert len(told["softrun"]) >= 7
+
+
+def _event(event: dict[str, Any]) -> tuple[str, str]:
+    facts = event["metadata"]
+    more = json.loads(facts["metadata"])
+    told = {
+        name: facts[name] for name in ("state", "role", "global_rank", "group_rank", "rdzv_backend", "agent_restarts")
+    }
+    told |= {
+        name: more.get(name) for name in ("entry_point", "local_rank", "role_rank", "role_world_size", "exit_code")
+    }
+    told |= {"has_error": facts["raw_error"] is not None, "is_measured": facts.get("duration_ms") is not None}
+    return event["source"] + event["name"], str(told)
+
+
+def test_a_handler_of_others(tmp_path: Path) -> None:
+    for name, text in {"train.py": WORLD, **HANDLER}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    lines = {}
+    for module in ("torch.distributed.run", "softrun"):
+        port = free_port()
+        backend = ["--rdzv-backend=mine", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
+        done = _python("-m", module, *backend, "--nproc-per-node=2", "train.py", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        lines[module] = sorted(line.replace(str(port), "PORT") for line in done.stdout.splitlines())
+    assert lines["softrun"] == lines["torch.distributed.run"]
+    assert len(lines["softrun"]) == 2
+    refused = _python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "knows hard restarts only" in refused.stderr.splitlines()[-1]
+
+
+def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
+    said = {}
+    for side, imports in (("theirs", THEIRS), ("ours", OURS)):
+        program = tmp_path / f"{side}.py"
+        program.write_text(PROGRAM.replace("IMPORTS", imports))
+        done = _python(str(program), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        said[side] = re.sub(r"'worker_pid': \[\d+\]", "", done.stdout)
+    assert said["ours"] == said["theirs"]
+    assert said["ours"].splitlines()[-1] == "timed out"
+
+
+@pytest.mark.parametrize("command", [["softrun"], ["python", "-m", "softrun"]])
+def test_the_console_scripts(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WORLD)
+    program = str(Path(sys.executable).parent / command[0])
+    done = subprocess.run([program, *command[1:], "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def _python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=90, env=env)
