@@ -20,7 +20,7 @@ from softrun.agent.mailbox import Mailbox, SignalsToMailbox
 from softrun.agent.observations import Observation
 from softrun.agent.store import StoreThreads
 from softrun.agent.supervisor import Supervisor
-from softrun.agent.worker_stores import FixedWorkerStore, FreshWorkerStores
+from softrun.agent.worker_stores import WorkerStores
 from softrun.policies import RestartPolicyStrategy
 
 Observe = Callable[[Observation], None]
@@ -40,8 +40,7 @@ def run_agent(
     with SignalsToMailbox(signals, mailbox):
         links = Links(selector, backend.job, config.node, config.host, mailbox.put)
         store = StoreThreads(backend.open, mailbox.post)
-        fixed = backend.worker_store
-        worker_stores = FixedWorkerStore(fixed, mailbox.put) if fixed is not None else FreshWorkerStores(mailbox.post)
+        worker_stores = WorkerStores(mailbox.post)
         supervisor = supervised(selector, mailbox.put, mailbox.post)
         engine = Engine(replace(config, port=links.port), policy, time.monotonic())
         driver = Driver(engine, selector, mailbox, store, links, worker_stores, supervisor)

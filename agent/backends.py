@@ -27,8 +27,8 @@ class Backend:
     host: str
     """This machine's address on the way to the store, which others can reach if they can reach the store."""
     open: Callable[[], Store]
-    worker_store: Address | None = None
-    """Where the workers of every world meet, if the user has named the place."""
+    named_store: Address | None = None
+    """Where the workers of the first world meet, if the user has named the place."""
 
 
 def choose_backend(

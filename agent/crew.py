@@ -23,7 +23,7 @@ from enum import Enum
 
 from softrun.agent import ranks
 from softrun.agent.effects import Effect, Failure, Note, SignalWorker, Spawn, Tell
-from softrun.agent.model import Round, Worker
+from softrun.agent.model import Address, Round, Worker
 from softrun.runtime.events import WorkerInfo, WorkerState, WorldChangeEvent
 
 SIGKILL = 9  # the number itself: the pure modules import no signal module
@@ -56,8 +56,9 @@ class Slot:
 
 
 class Crew:
-    def __init__(self, size: int, grace_s: float) -> None:
+    def __init__(self, size: int, grace_s: float, named_store: Address | None = None) -> None:
         self._grace_s = grace_s
+        self._named_store = named_store
         self._slots = [Slot(Worker(local_rank, 1)) for local_rank in range(size)]
         self._rewinding = False  # those who are stopped will be back in their places
         self.told: Round | None = None
@@ -96,7 +97,7 @@ class Crew:
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
         effects += self.pause(change)
-        places = ranks.places(world, life)
+        places = ranks.places(world, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
             info = places.get(slot.worker)

@@ -51,6 +51,8 @@ class EngineConfig:
     local_world_size: int
     max_restarts: int
     place: int = 0
+    named_store: Address | None = None
+    """Where the workers of the first world meet, by this node's name for it, if the user has named the place."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0
@@ -87,7 +89,7 @@ class Engine:
         self._standing = Standing.READY
         self._reason = ""
         self._broken_round = 0
-        self._crew = Crew(config.local_world_size, config.grace_s)
+        self._crew = Crew(config.local_world_size, config.grace_s, config.named_store)
         self._restarts_left = config.max_restarts
 
         self._failures: list[do.Failure] = []
@@ -166,8 +168,8 @@ class Engine:
                 self._link_down(node, gone)
             case saw.Heard(node, message):
                 self._effects += self._allegiance.hear(node, message, self._report())
-            case saw.WorkerStoreOpened(port, host):
-                self._allegiance.leadership.lend(Address(host or self._config.host, port))
+            case saw.WorkerStoreOpened(port):
+                self._allegiance.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._worker_exited(local_rank, launch, exitcode)
             case saw.WorkerSaid(local_rank, launch, broken_round, applied):
@@ -195,6 +197,8 @@ class Engine:
         placed = round_.member(self._config.node, self.incarnation) is not None
         if before is None or before.phase is not round_.phase:
             self._open_since = self._now
+        if before is None and not placed and len(round_.members) >= round_.settings.max_nodes:
+            self._note(f"all {len(round_.members)} places are taken: this node waits for one")
         if round_.phase is Phase.CLOSED:
             self._closed(round_)
         elif placed_before and not placed and self._standing is Standing.READY:
@@ -609,6 +613,7 @@ def describe_exit(exitcode: int) -> str:
 def _other_job(theirs: JobSettings, ours: JobSettings) -> str:
     def flags(settings: JobSettings) -> str:
         return (
+            f"--rdzv_backend {'static' if settings.named_store else 'other than static'} "
             f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
             f"--worker_failure {settings.worker_failure}"
         )

@@ -183,9 +183,10 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         except StoreLostError as error:
             raise StoreConnectionError(str(error)) from error
         waits = backend.settings
-        least = params.max_nodes if backend.worker_store is not None else params.min_nodes
+        named = backend.named_store is not None
+        least = params.max_nodes if named else params.min_nodes  # who names places means all of them
         config = EngineConfig(
-            job=JobSettings(least, params.max_nodes, self._policy_name, self._worker_failure),
+            job=JobSettings(least, params.max_nodes, self._policy_name, self._worker_failure, named),
             node=node,
             host=backend.host,
             port=0,
@@ -193,6 +194,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             local_world_size=spec.local_world_size,
             max_restarts=spec.max_restarts,
             place=waits.rank,
+            named_store=backend.named_store,
             beat_interval_s=waits.keep_alive_interval,
             beat_tolerance_s=waits.keep_alive_interval * waits.keep_alive_max_attempt,
             join_timeout_s=waits.join_timeout,

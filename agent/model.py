@@ -88,6 +88,7 @@ class JobSettings:
     max_nodes: int
     restart_policy: str
     worker_failure: str
+    named_store: bool = False  # the workers of the first world meet where the user has said
 
 
 class Phase(Enum):
@@ -107,7 +108,7 @@ class Round:
     phase: Phase
     members: tuple[Member, ...]  # of the world in rank order; of an OPEN round: those who keep their place
     settings: JobSettings
-    worker_store: Address | None = None  # of the world, hosted by the agent that sealed it
+    worker_store: Address | None = None  # of the world, by the agent that sealed it; None: where the user has said
     lost: tuple[str, ...] = ()  # nodes judged dead by the step that made this version
     finishing: bool = False  # somebody has finished: nobody new is admitted
     outcome: str = ""  # of CLOSED: empty after success, else why the job failed

@@ -77,10 +77,9 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStoreOpened:
-    """The worker store that was asked for listens on this port, of this agent's host where no other is named."""
+    """The worker store that was asked for listens on this port."""
 
     port: int
-    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

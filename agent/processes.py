@@ -166,15 +166,23 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
 
 
 def _forget_the_agents_files(results: Connection) -> None:
-    """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end."""
+    """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end.
+
+    The numbers stay taken, by something harmless: objects that came along with the fork close theirs when they are
+    collected, whoever has that number then.
+    """
     parent = multiprocessing.parent_process()
     if parent is None:
         raise AssertionError("called in the agent itself")
     kept = {0, 1, 2, results.fileno(), int(parent.sentinel)}
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
-        if int(name) not in kept:
-            with suppress(OSError):
-                os.close(int(name))
+        number = int(name)
+        if number not in kept and number != nothing:
+            with suppress(OSError):  # the listing's own is closed by now
+                os.fstat(number)
+                os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
 
 
 def _die_with_parent() -> None:

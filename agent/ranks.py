@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from softrun.agent.model import Member, Round, Worker
+from softrun.agent.model import Address, Member, Round, Worker
 from softrun.runtime.events import WorkerInfo, WorldChangeEvent
 
 WorkerLife = tuple[str, int, int, int]
@@ -21,9 +21,10 @@ def worker_lives(round_: Round) -> list[WorkerLife]:
     return [(*m.life, w.local_rank, w.incarnation) for m in round_.members for w in m.workers]
 
 
-def places(round_: Round, life: tuple[str, int]) -> dict[Worker, WorkerInfo]:
-    """The place of each worker of one member of a sealed round."""
-    store = round_.worker_store
+def places(round_: Round, life: tuple[str, int], named_store: Address | None = None) -> dict[Worker, WorkerInfo]:
+    """The place of each worker of one member of a sealed round; `named_store` is where the first world meets, if the
+    user has said where."""
+    store = round_.worker_store or named_store
     if store is None:
         raise AssertionError("places asked of a round that was never sealed")
     nodes = round_.members

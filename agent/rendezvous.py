@@ -62,7 +62,8 @@ def seal(round_: Round, members: list[Member], store: Address, lost: tuple[str, 
         number=round_.number + 1,
         phase=Phase.SEALED,
         members=ranks.order(round_, members),
-        worker_store=store,
+        # Only the first world can meet in a place that was named beforehand: nobody has left anything there yet.
+        worker_store=None if round_.settings.named_store and round_.number == 0 else store,
         lost=lost,
     )
 

@@ -222,7 +222,7 @@ class Supervisor:
         if exitcode == 0:
             self._succeeded[local_rank] = process
         else:
-            self._failed[local_rank] = ProcessFailure(local_rank, process.pid, exitcode, error_file)
+            self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, error_file)
         self._agent.halted()
         if exitcode != 0 or key in self._signalled:
             # What it had started ends with it. One that ends by itself in good order may leave something to finish.
@@ -261,6 +261,15 @@ class Supervisor:
             self._warden = self._start_warden()
         else:
             logger.warning("the warden does not stay up: if this agent is killed, its workers may outlive it")
+
+
+def _failure(local_rank: int, pid: int, exitcode: int, error_file: str) -> ProcessFailure:
+    """torch's, which raises whatever reading the file raises: one that was killed while it wrote leaves half a file."""
+    try:
+        return ProcessFailure(local_rank, pid, exitcode, error_file)
+    except Exception as error:
+        logger.warning("the error file of worker %d cannot be read (%s): %s", local_rank, error, error_file)
+        return ProcessFailure(local_rank, pid, exitcode, os.devnull)
 
 
 def _event(tell: Tell) -> WorkerEvent:

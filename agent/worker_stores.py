@@ -1,8 +1,8 @@
-"""The stores through which workers find each other.
+"""The stores through which workers find each other: one fresh TCPStore for every world, hosted by an agent.
 
-Most often it is one fresh TCPStore for every world, hosted by an agent: nothing of an earlier world can be read there.
-Where the user has named the one place (--master_addr and --master_port), it is that one in every world, and only the
-prefix of its keys is fresh.
+A fresh store (another port) in every world means that no worker ever reads the addresses of an earlier one. The last
+KEPT that are no longer in use stay open: a worker that is slow to begin may be about to connect to one, and TCPStore
+would try a port that refuses until its timeout, half an hour, where nothing can interrupt it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from softrun.agent.model import Address
 from softrun.agent.observations import Observation, StoreLost, WorkerStoreOpened
 
 if TYPE_CHECKING:
@@ -22,41 +21,8 @@ if TYPE_CHECKING:
 KEPT = 2
 
 
-class WorkerStores(Protocol):
-    def open(self) -> None:
-        """WorkerStoreOpened follows."""
-
-    def close(self, port: int) -> None:
-        """No world uses it any more."""
-
-    def close_all(self) -> None:
-        """The agent ends."""
-
-
-class FixedWorkerStore:
-    """The one that the user has named. It stands elsewhere: in the agent that hosts the job's store, too."""
-
-    def __init__(self, address: Address, observe: Callable[[Observation], None]) -> None:
-        self._address = address
-        self._observe = observe
-
-    def open(self) -> None:
-        self._observe(WorkerStoreOpened(self._address.port, self._address.host))
-
-    def close(self, port: int) -> None:
-        """Nothing: the next world uses it as well."""
-
-    def close_all(self) -> None:
-        """Nothing: its host closes it."""
-
-
-class FreshWorkerStores:
-    """Another port for every world. Opens and closes in a thread of its own, since a store's own connection may wait
-    for the name service.
-
-    The last KEPT that are no longer in use stay open: a worker that is slow to begin may be about to connect to one,
-    and TCPStore would try a port that refuses until its timeout, half an hour, where nothing can interrupt it.
-    """
+class WorkerStores:
+    """Opens and closes in a thread of its own, since a store's own connection may wait for the name service."""
 
     def __init__(self, post: Callable[[Observation], None]) -> None:
         self._post = post
@@ -65,9 +31,11 @@ class FreshWorkerStores:
         self._retired: deque[int] = deque()
 
     def open(self) -> None:
+        """WorkerStoreOpened follows."""
         self._thread.submit(self._open)
 
     def close(self, port: int) -> None:
+        """No world uses it any more."""
         self._retired.append(port)
         if len(self._retired) > KEPT:
             self._thread.submit(self._stores.pop, self._retired.popleft())

@@ -22,7 +22,7 @@ from simulation.store import LeasedStore
 from softrun.agent import observations as saw
 from softrun.agent.effects import Effect, Outcome
 from softrun.agent.engine import EngineConfig, Stage
-from softrun.agent.model import JobSettings, Phase, Standing
+from softrun.agent.model import Address, JobSettings, Phase, Standing
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import WorkerState
 
@@ -78,7 +78,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
     lease_s = rng.choice((None, None, 2.0, 5.0))
     return Plan(
         seed=seed,
-        job=JobSettings(least, most, policy, failure),
+        job=JobSettings(least, most, policy, failure, named_store=seed % 5 == 0),
         nodes=nodes,
         workers=rng.choice((1, 1, 2, 2, 3, 4)),
         max_restarts=rng.choice((0, 1, 3, 3, 100)),
@@ -141,6 +141,7 @@ class Life:
             local_world_size=p.workers,
             max_restarts=p.max_restarts,
             place=self._born * 2 % p.places,
+            named_store=Address("named", 29500) if p.job.named_store else None,
             beat_interval_s=p.interval_s,
             beat_tolerance_s=p.tolerance_s,
             join_timeout_s=p.join_timeout_s,

@@ -85,8 +85,11 @@ class Ranks(Checker):
         self._places: dict[int, dict[Life, tuple[object, ...]]] = {}
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
-        if not sealed_anew(before, after) or after.worker_store is None:
+        if not sealed_anew(before, after):
             return
+        store = after.worker_store or by.config.named_store
+        if store is None:
+            return  # another checker's matter
         everyone = lives(after)
         roles = [m.role for m in after.members for _ in m.workers]
         self.demand(len(set(everyone)) == len(everyone), f"round {after.number} has a worker twice")
@@ -99,8 +102,8 @@ class Ranks(Checker):
                 sum(other[0] == life[0] for other in everyone),
                 [m.node for m in after.members].index(life[0]),
                 len(after.members),
-                after.worker_store.host,
-                after.worker_store.port,
+                store.host,
+                store.port,
             )
             for rank, life in enumerate(everyone)
         }
@@ -438,8 +441,10 @@ class WorkerStores(Checker):
         if not sealed_anew(before, after):
             return
         store = after.worker_store
+        named = after.settings.named_store and after.number == 1
+        self.demand((store is None) == named, f"round {after.number} has the worker store {store}")
         if store is None:
-            raise BrokenPromiseError("WorkerStores", f"round {after.number} has no worker store")
+            return
         self.demand(store not in self._used, f"round {after.number} uses the worker store of an earlier round")
         self._used.add(store)
         self.demand(store.host == by.config.host, f"round {after.number}: {by.name} lent a store of {store.host}")

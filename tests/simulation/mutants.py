@@ -17,7 +17,7 @@ from softrun.agent.crew import Crew, State
 from softrun.agent.engine import Engine
 from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.model import Address, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Fate
 from softrun.agent.tenure import Tenure
 
@@ -97,12 +97,7 @@ def counts_the_minimum_wrongly() -> list[Patch]:
     decide = rendezvous.decide
 
     def wrong(round_: Round, *rest: Any, **named: Any) -> rendezvous.Decision:
-        settings = JobSettings(
-            max(1, round_.settings.min_nodes - 1),
-            round_.settings.max_nodes,
-            round_.settings.restart_policy,
-            round_.settings.worker_failure,
-        )
+        settings = replace(round_.settings, min_nodes=max(1, round_.settings.min_nodes - 1))
         decision = decide(replace(round_, settings=settings), *rest, **named)
         if decision.proposal is None:
             return decision
@@ -225,10 +220,10 @@ def asks_for_a_tick_at_once() -> list[Patch]:
 def gives_workers_the_ranks_of_the_last_world() -> list[Patch]:
     right = ranks.places
 
-    def wrong(round_: Round, life: tuple[str, int]) -> Any:
+    def wrong(round_: Round, *rest: Any) -> Any:
         return {
             worker: info.model_copy(update={"rank": max(0, info.rank - 1)})
-            for worker, info in right(round_, life).items()
+            for worker, info in right(round_, *rest).items()
         }
 
     return [(ranks, "places", wrong)]

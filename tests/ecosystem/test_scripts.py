@@ -1,0 +1,80 @@
+"""Scripts that others wrote for torchrun, and such as its users write, run under softrun with not a line changed.
+
+Only the plain script runs under torchrun as well: that the others do is for their authors to see to.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster
+
+pytestmark = pytest.mark.processes
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MODULES = {"torchrun": "torch.distributed.run", "softrun": "softrun"}
+TIMEOUT_S = 120.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """`run("softrun", script, "--epochs=3")` runs one node of two workers to its end, which must be a good one. Returns
+    all that they wrote."""
+    env = {
+        "ACCELERATE_USE_CPU": "true",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else torchrun's restarted workers often read stale addresses
+    }
+    with LocalCluster(tmp_path, env) as cluster:
+
+        def run(launcher: str, script: Path, *args: str, flags: tuple[str, ...] = ()) -> str:
+            flags = ("--standalone", "--nproc_per_node=2", *flags)
+            node = cluster.start(launcher, [sys.executable, "-m", MODULES[launcher], *flags, str(script), *args])
+            code = node.wait(TIMEOUT_S)
+            assert code == 0, node.output()
+            assert not cluster.orphans()
+            return node.output()
+
+        yield run
+
+
+@pytest.mark.parametrize("launcher", MODULES)
+def test_a_plain_script_goes_on_from_its_checkpoint(launcher: str, run: Callable[..., str], tmp_path: Path) -> None:
+    """A worker is lost in epoch 3: all start again, read the checkpoint of epoch 2, and no epoch is done twice."""
+    script, checkpoint, marker = SCRIPTS / "train_ddp.py", tmp_path / "checkpoint.pt", tmp_path / "died"
+    output = run(launcher, script, f"--checkpoint={checkpoint}", f"--die_once={marker}", flags=("--max_restarts=2",))
+    starts = re.findall(r"(\d+) workers start with epoch (\d+) after (\d+) restarts", output)
+    assert starts == [("2", "0", "0"), ("2", "3", "1")], output
+    epochs = re.findall(r"epoch (\d+) loss ([\d.]+)", output)
+    assert [int(epoch) for epoch, _ in epochs] == list(range(8)), output
+    losses = [float(loss) for _, loss in epochs]
+    assert losses[-1] < losses[0] / 10, output
+
+
+@pytest.mark.parametrize(
+    ("script", "proofs"),
+    [
+        # This is what `accelerate test` runs: data loaders, random numbers, training as on one processor.
+        ("test_script.py", ["Num processes: 2", "Training yielded the same results", "**Test reinstantiated state**"]),
+        # Gradients that are not synchronized in every step. The title in the proof is only for several workers.
+        ("test_sync.py", ["**Test Distributed `no_sync` context manager**", "with optimizer and scheduler"]),
+    ],
+    ids=["script", "sync"],
+)
+def test_accelerate(script: str, proofs: list[str], run: Callable[..., str]) -> None:
+    """Accelerate brings the scripts that it tests itself with under torchrun."""
+    accelerate = pytest.importorskip("accelerate")
+    output = run("softrun", Path(accelerate.__file__).parent / "test_utils" / "scripts" / script)
+    assert [proof for proof in proofs if proof not in output] == [], output
+
+
+def test_lightning(run: Callable[..., str], tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning")
+    output = run("softrun", SCRIPTS / "train_lightning.py", f"--directory={tmp_path}")
+    done = sorted(line for line in output.splitlines() if " steps in a " in line)
+    assert done == [f"rank {rank} of 2 did 10 steps in a TorchElasticEnvironment" for rank in (0, 1)], output
+    assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["epoch=0-step=10.ckpt"]

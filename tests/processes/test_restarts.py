@@ -1,0 +1,83 @@
+"""Groups are built again and again by env://, as unmodified trainers do, and never from stale addresses.
+
+torchrun's workers of a restart can read what an earlier one left in the store (pytorch#135712). The workers here are
+forked from their agent, so that fifty restarts take seconds.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster, Node, free_port
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[..., Node]
+TIMES = 50
+FORKED = ("--run_path", "--start_method=fork", "--max_restarts=1000", "--rdzv_conf=last_call_timeout=0.3")
+
+
+@pytest.fixture
+def met(tmp_path: Path) -> Path:
+    """Where the trainers note whom they have met."""
+    directory = tmp_path / "met"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_135712_hard_restarts_meet_fifty_times(start: Start, met: Path, backend: str) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    def node(name: str, place: int) -> Node:
+        flags = (*FORKED, f"--node_rank={place}")
+        return start(
+            name,
+            "meet.py",
+            str(met),
+            str(TIMES),
+            policy="hard",
+            nnodes="2",
+            flags=flags,
+            backend=(backend, endpoint),
+        )
+
+    nodes = [node("a", 0), node("b", 1)]
+    assert [n.wait(120) for n in nodes] == [0, 0]
+    assert {path.name for path in met.iterdir()} == {
+        f"met-{count}-{rank}-of-4" for count in range(TIMES + 1) for rank in range(4)
+    }
+
+
+def test_soft_restarts_meet_fifty_times(start: Start, met: Path) -> None:
+    flags = (*FORKED, "--worker_failure=replace")
+    node = start("a", "meet_again.py", str(met), str(TIMES), nproc=3, nnodes="1", flags=flags)
+    assert node.wait(120) == 0
+    assert {path.name for path in met.iterdir()} == {
+        f"met-{count}-{rank}-of-3" for count in range(TIMES + 1) for rank in range(3)
+    }
+
+
+def test_scale_ups_meet_again_and_again(cluster: LocalCluster, start: Start, met: Path) -> None:
+    def last() -> tuple[int, list[str]]:
+        """The newest world in which anybody has met, and who."""
+        found = [(int(path.name.split("-")[1]), path.name.split("-", 2)[2]) for path in met.iterdir()]
+        newest = max((count for count, _ in found), default=-1)
+        return newest, sorted(who for count, who in found if count == newest)
+
+    def meet(size: int, after: int) -> int:
+        everybody = [f"{rank}-of-{size}" for rank in range(size)]
+        cluster.wait_for(f"{size} meet", lambda: last()[1] == everybody and last()[0] > after)
+        return last()[0]
+
+    start("a", "meet_again.py", str(met), nproc=2, flags=FORKED)
+    count = meet(2, -1)
+    for number in range(5):
+        b = start(f"b{number}", "meet_again.py", str(met), nproc=2, flags=FORKED)
+        count = meet(4, count)
+        b.signal(signal.SIGTERM)
+        count = meet(2, count)
