@@ -53,6 +53,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
 
     Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The signals that it
     handles are those that the environment variable TORCHELASTIC_SIGNALS_TO_HANDLE names, as with torch's.
+    `uninterruptible_state_timeout` is heeded with a handler of torch's kind only.
     Raises UsageError for what cannot be.
     """
 
