@@ -84,6 +84,8 @@ class Launchers:
 
     def start(self, side: str, args: list[str], directory: Path, env: Mapping[str, str] | None = None) -> int:
         """Start one; returns its process id."""
+        for name in (".out", ".err"):
+            (directory / name).touch()
         pid: int = self._ask({"side": side, "args": args, "directory": str(directory), "env": dict(env or {})})["pid"]
         return pid
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import SIDES, Launchers
+from launchers import SIDES, Launchers, normal
 
 from local_cluster import free_port
 
@@ -24,13 +26,23 @@ names += " MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUN
 os.write(1, (" ".join(f"{name}={os.environ[name]}" for name in names.split()) + "\\n").encode())
 """
 MEET = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 mine = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(mine)
-print(int(mine), flush=True)
+os.write(1, f"{int(mine)}\\n".encode())
 dist.barrier()
 dist.destroy_process_group()
+"""
+SIGNALLED = """
+import os, signal, time
+def on(signum, frame):
+    os.write(1, f"{os.environ['RANK']} got {signum}\\n".encode())
+    raise SystemExit(9)
+for name in "SIGTERM SIGINT SIGHUP SIGQUIT SIGUSR1".split():
+    signal.signal(getattr(signal, name), on)
+os.write(1, b"ready\\n")
+time.sleep(60)
 """
 HANDLER = {
     "mine.py": """
@@ -153,6 +165,27 @@ def test_workers_of_two_nodes_meet(launchers: Launchers, tmp_path: Path, flags: 
     rank = ["--node-rank=1"] if flags is STATIC else []
     lines = both(launchers, tmp_path, MEET, [[*flags, "--nproc-per-node=2"], [*flags, *rank, "--nproc-per-node=2"]])
     assert lines["softrun"] == lines["torchrun"] == ["10"] * 4
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
+def test_signals_are_forwarded_alike(launchers: Launchers, tmp_path: Path, name: str) -> None:
+    left = {}
+    for side in SIDES:
+        directory = tmp_path / side
+        directory.mkdir()
+        (directory / "train.py").write_text(SIGNALLED)
+        flags = ["--nproc-per-node=2", f"--signals-to-handle=SIGTERM,{name}" if name == "SIGUSR1" else "--role=r"]
+        pid = launchers.start(side, [*flags, "train.py"], directory)
+        deadline = time.monotonic() + 60
+        while (directory / ".out").read_text().count("ready") < 2:
+            assert time.monotonic() < deadline, (directory / ".err").read_text()
+            time.sleep(0.01)
+        os.kill(pid, signal.Signals[name])
+        code = launchers.wait(pid)
+        last = normal((directory / ".err").read_text(), directory).splitlines()[-1]
+        left[side] = code, sorted((directory / ".out").read_text().splitlines()), last
+    assert left["softrun"] == left["torchrun"]
+    assert left["softrun"][2].endswith(f"SignalException: Process PID got signal: {int(signal.Signals[name])}")
 
 
 @pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, "import os, sys; sys.exit(int(os.environ['RANK']))")])

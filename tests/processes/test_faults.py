@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from local_cluster import LocalCluster, Node, Step, alive, descendants, recovery, send
+from local_cluster import LocalCluster, Node, Step, alive, descendants, free_port, recovery, send
 
 pytestmark = pytest.mark.processes
 
@@ -145,6 +145,18 @@ def test_below_the_minimum_survivors_wait_in_memory(cluster: LocalCluster, start
     cluster.wait_for("too few", lambda: "too few nodes are left" in a.output(), 10)
     start("c", *args, nnodes="2:3")
     assert survivors < newest(cluster.wait_for_steps(4, after=time.monotonic()))
+
+
+def test_places_of_a_static_job_are_taken_again(cluster: LocalCluster, start: Start) -> None:
+    endpoint = ("static", f"127.0.0.1:{free_port()}")
+    args = ("count.py", "100000", "0.01")
+    a = start("a", *args, nproc=1, nnodes="2", backend=endpoint, flags=("--node_rank=0",))
+    b = start("b", *args, nproc=1, nnodes="2", backend=endpoint, flags=("--node_rank=1",))
+    survivors = newest(cluster.wait_for_steps(2)) - set(b.family())
+    b.kill()
+    cluster.wait_for("too few", lambda: "too few nodes are left" in a.output(), 10)
+    start("c", *args, nproc=1, nnodes="2", backend=endpoint, flags=("--node_rank=1",))
+    assert survivors < newest(cluster.wait_for_steps(2, after=time.monotonic()))
 
 
 def test_below_the_minimum_for_too_long_ends_with_the_rendezvous_error(cluster: LocalCluster, start: Start) -> None:
