@@ -50,6 +50,7 @@ class Slot:
     paused: bool = False
     tells: int = 0  # events that this process was told, and how many of them it has obeyed
     applied: int = 0
+    spoke: bool = False  # this process has asked for its world
     info: WorkerInfo | None = None  # its place in the world that it was told last
     kill_at: float | None = None
     abandon_at: float | None = None
@@ -108,7 +109,7 @@ class Crew:
             elif slot.state is State.ABSENT:
                 slot.state = State.RUNNING
                 slot.launch += 1
-                slot.tells = slot.applied = 0
+                slot.tells, slot.applied, slot.spoke = 0, 0, False
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
                 # It ended while the world was being made; the next world will be without it.
@@ -141,7 +142,11 @@ class Crew:
         """A worker has said how far it is."""
         slot = self._slots[local_rank]
         if slot.launch == launch:
-            slot.applied = max(slot.applied, applied)
+            slot.applied, slot.spoke = max(slot.applied, applied), True
+
+    def silent(self) -> tuple[int, ...]:
+        """The local ranks of those that run and have not asked for their world yet: will they ever hear of another?"""
+        return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and not s.spoke)
 
     def has_left(self) -> bool:
         """Have all those that were paused left their world?"""

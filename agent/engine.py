@@ -231,6 +231,12 @@ class Engine:
         if told is not None and self._respond(_trigger(told, round_)) is Response.STOP_MEET_START:
             self._restart(charged=False)
             return
+        for local_rank in self._crew.silent():
+            self._note(
+                f"the world changes, and worker {local_rank} has not asked for its world yet: for a script that never "
+                "calls worlds() or get_worker_info(), use --restart_policy hard",
+                warning=True,
+            )
         self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restarts_left)
         self._stage(Stage.WORKING)
         self._note(_describe(round_), warning=round_.number > 1)

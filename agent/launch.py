@@ -119,6 +119,10 @@ def launch_agent(
     Raises torch's ChildFailedError when this node's workers failed for good, its SignalException after a signal that
     made this node leave, and a SoftrunError, in one line, for everything else that ends the job.
     """
+    if not isinstance(config, LaunchConfig):
+        raise UsageError(
+            f"config is {type(config).__name__} of {type(config).__module__}: make it of softrun's LaunchConfig"
+        )
     entrypoint, args = _as_command(entrypoint, args)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
@@ -215,6 +219,8 @@ def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[
     """The program and its arguments. Raises UsageError for what is certainly not there."""
     if callable(entrypoint):
         return entrypoint, args
+    if not isinstance(entrypoint, str) or not entrypoint:
+        raise UsageError(f"entrypoint {entrypoint!r} cannot be run: give a function, or the name of a program")
     if entrypoint.endswith(".py") and not os.access(entrypoint, os.X_OK):
         entrypoint, args = sys.executable, ["-u", entrypoint, *args]
     script = _script_of(entrypoint, args)

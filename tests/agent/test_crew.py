@@ -49,6 +49,16 @@ def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:
     ]
 
 
+def test_those_who_have_not_asked_for_their_world_are_known() -> None:
+    crew = entered()
+    crew.obeyed(1, 1, 1)
+    assert crew.silent() == (0,)
+    crew.obeyed(0, 2, 1)  # of another process
+    assert crew.silent() == (0,)
+    crew.exited(0, 1, 1)
+    assert crew.silent() == ()
+
+
 def test_nobody_is_paused_twice() -> None:
     crew = entered()
     assert len(crew.pause(WorldChangeEvent.SCALE_DOWN)) == 2

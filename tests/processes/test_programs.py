@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
 from softrun.agent.backends import address_towards
@@ -116,6 +118,13 @@ def test_a_wrong_config(changes: dict[str, object], said: str) -> None:
         config(**changes)
 
 
+def test_what_cannot_be_launched() -> None:
+    with pytest.raises(UsageError, match="make it of softrun's LaunchConfig"):
+        launch_agent(TorchLaunchConfig(1, 1, 1), place, [])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="entrypoint None cannot be run"):
+        launch_agent(config(), None, [])  # type: ignore[arg-type]
+
+
 def test_torch_is_imported_only_by_what_launches() -> None:
     names = "get_worker_event, get_worker_info, on_world_change, worlds, RestartPolicyStrategy"
     code = f"import sys; from softrun import {names}; sys.exit('torch' in sys.modules)"
@@ -123,10 +132,6 @@ def test_torch_is_imported_only_by_what_launches() -> None:
 
 
 def test_the_config_has_every_field_of_torchs_in_its_order() -> None:
-    import dataclasses
-
-    from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
-
     ours = [field.name for field in dataclasses.fields(LaunchConfig)]
     theirs = [field.name for field in dataclasses.fields(TorchLaunchConfig)]
     assert ours[: len(theirs)] == theirs
