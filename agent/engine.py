@@ -619,9 +619,8 @@ def describe_exit(exitcode: int) -> str:
 def _other_job(theirs: JobSettings, ours: JobSettings) -> str:
     def flags(settings: JobSettings) -> str:
         return (
-            f"--rdzv_backend {'static' if settings.named_store else 'other than static'} "
             f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
-            f"--worker_failure {settings.worker_failure}"
+            f"--worker_failure {settings.worker_failure}{' --rdzv_backend static' if settings.named_store else ''}"
         )
 
     return (

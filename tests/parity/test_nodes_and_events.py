@@ -44,6 +44,11 @@ for name in "SIGTERM SIGINT SIGHUP SIGQUIT SIGUSR1".split():
 os.write(1, b"ready\\n")
 time.sleep(60)
 """
+FAIL = """
+import os, sys, time
+time.sleep(0.5 if os.environ["RANK"] == "1" else 60)
+sys.exit(1)
+"""
 HANDLER = {
     "mine.py": """
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
@@ -188,7 +193,7 @@ def test_signals_are_forwarded_alike(launchers: Launchers, tmp_path: Path, name:
     assert left["softrun"][2].endswith(f"SignalException: Process PID got signal: {int(signal.Signals[name])}")
 
 
-@pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, "import os, sys; sys.exit(int(os.environ['RANK']))")])
+@pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, FAIL)])
 def test_the_events_are_torchs(launchers: Launchers, tmp_path: Path, code: int, script: str) -> None:
     flags = ["--nproc-per-node=2", "--event-log-handler=console", "--role=r"]
     told = {}

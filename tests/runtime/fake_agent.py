@@ -73,6 +73,8 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment, ENVIRONMENT_VARIABLE: str(channel)},
                 start_new_session=True,
+                # A shell's background processes ignore it, and so would their children.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     @property

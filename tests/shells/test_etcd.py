@@ -20,8 +20,10 @@ from local_etcd import LocalEtcd
 from softrun.agent import backends
 from softrun.agent.backends import choose_backend
 from softrun.agent.codec import encode_round
+from softrun.agent.elastic import RendezvousParameters
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.etcd_client import EtcdAccess, parse_endpoints
+from softrun.agent.handler import get_rendezvous_handler
 from softrun.agent.observations import LeaseRenewed, LeasesExpired, Observation
 from softrun.agent.store import Change, StoreThreads
 from softrun.agent.store_etcd import EtcdStore
@@ -325,7 +327,7 @@ def test_a_wrong_certificate_is_refused(
 
 
 def choose(endpoint: str = "h:1", **conf: object) -> None:
-    choose_backend("etcd3", endpoint, dict(conf), "soft", "job", "node", "127.0.0.1")
+    choose_backend("etcd3", endpoint, dict(conf), "soft", "job", "node", 1, "127.0.0.1")
 
 
 def test_a_password_has_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -366,6 +368,8 @@ def test_wrong_endpoints(text: str) -> None:
 def test_backends_that_are_not_there() -> None:
     for name in ("etcd", "etcd-v2"):
         with pytest.raises(UsageError, match="use etcd3"):
-            choose_backend(name, "h:1", {}, "soft", "job", "node", "127.0.0.1")
+            get_rendezvous_handler(RendezvousParameters(name, "h:1", "job", 1, 1))
+    with pytest.raises(UsageError, match=r"not registered.*use c10d, etcd3, static"):
+        get_rendezvous_handler(RendezvousParameters("pigeon", "h:1", "job", 1, 1))
     with pytest.raises(UsageError, match="has no key 'lease_ttl'"):
-        choose_backend("c10d", "h:1", {"lease_ttl": 5}, "soft", "job", "node", "127.0.0.1")
+        choose_backend("c10d", "h:1", {"lease_ttl": 5}, "soft", "job", "node", 1, "127.0.0.1")
