@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.addresses import address_towards
+from softrun.agent.errors import UsageError
 from softrun.agent.etcd_client import EtcdAccess, parse_endpoints
 from softrun.agent.model import Address
 from softrun.agent.settings import EtcdSettings, RendezvousSettings
@@ -47,47 +47,27 @@ def choose_backend(
             settings = RendezvousSettings.parse(conf, policy)
             host, port = parse_endpoint(endpoint)
             opens = partial(C10dStore, run_id, host, port, settings.read_timeout, settings.is_host)
-            return Backend(run_id, settings, local_addr or address_towards([(host, port)]), opens)
+            own = local_addr or address_towards([(host, port)], settings.read_timeout)
+            return Backend(run_id, settings, own, opens)
         case "static":
             settings = RendezvousSettings.parse(conf, policy)
             host, port = parse_endpoint(endpoint)
             if settings.rank >= nodes:
                 raise UsageError(f"--node_rank {settings.rank} is none of {nodes} nodes: give 0 to {nodes - 1}")
-            opens = partial(C10dStore, run_id, host, port, settings.read_timeout, settings.rank == 0)
-            own = local_addr or (host if settings.rank == 0 else address_towards([(host, port)]))
+            # Node 0 may be started last, and nobody waits for it elsewhere.
+            patience_s = max(settings.read_timeout, settings.join_timeout)
+            opens = partial(C10dStore, run_id, host, port, patience_s, settings.rank == 0)
+            own = local_addr or address_towards([(host, port)], patience_s)
             return Backend(run_id, settings, own, opens, Address(host, port))
         case "etcd3":
             etcd = EtcdSettings.parse(conf, policy)
             access = _access(endpoint, etcd)
             targets = [parse_endpoint(member) for member in access.endpoints]
             opens_etcd = partial(EtcdStore, run_id, node, access, etcd.lease_ttl, etcd.read_timeout)
-            return Backend(run_id, etcd, local_addr or address_towards(targets), opens_etcd)
+            own = local_addr or address_towards(targets, etcd.read_timeout)
+            return Backend(run_id, etcd, own, opens_etcd)
         case _:
             raise AssertionError(f"no backend of softrun's: {name!r}")
-
-
-def address_towards(targets: list[tuple[str, int]]) -> str:
-    """This machine's address on the way to the first of the targets to which there is one."""
-    reason = ""
-    for host, port in targets:
-        try:
-            family, kind, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as sock:
-                sock.connect(target)  # sends nothing, for a datagram socket
-                address = str(sock.getsockname()[0])
-        except OSError as error:
-            reason = reason or error.strerror or str(error)
-            continue
-        # A machine often knows its own name as a loopback address. The others know it by that name, too, and better.
-        return host if _is_loopback(address) and not _is_loopback(host) else address
-    raise StoreLostError(
-        f"no way to the host {targets[0][0]!r} of --rdzv_endpoint ({reason}): correct it, or give this machine's "
-        "address by --local_addr"
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _access(endpoint: str, settings: EtcdSettings) -> EtcdAccess:

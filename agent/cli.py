@@ -62,17 +62,17 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     _choose_backend(args)
     if args.run_path and not Path(args.training_script).exists():
         raise UsageError(f"the training script {args.training_script!r} is not there: correct its path")
-    streams = _streams_of_many_ranks(args)
     from softrun.agent.elastic import config_from_args
     from softrun.agent.handler import OWN_BACKENDS
     from softrun.agent.launch import LaunchConfig
 
     log_dir, node_rank = args.log_dir, args.node_rank
-    if streams:
-        args.log_dir = os.devnull  # of logs that will not be used
     if args.rdzv_backend in OWN_BACKENDS:
         args.node_rank = 0  # heeded by all of them, and below: torch would say that it is not
     try:
+        streams = _streams_of_many_ranks(args)
+        if streams:
+            args.log_dir = os.devnull  # of logs that will not be used
         torch_config, entrypoint, script_args = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
         raise UsageError(f"{error}".splitlines()[0] if f"{error}" else type(error).__name__) from error

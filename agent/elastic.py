@@ -15,8 +15,9 @@ from torch.distributed.elastic.agent.server.api import WorkerState as WorkerGrou
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent as TorchLocalElasticAgent
 from torch.distributed.elastic.events import record as record_event
 from torch.distributed.elastic.events.api import EventSource
+from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.elastic.metrics import initialize_metrics
-from torch.distributed.elastic.metrics.api import MetricsConfig, prof, put_metric
+from torch.distributed.elastic.metrics.api import MetricsConfig, put_metric
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
@@ -69,12 +70,12 @@ __all__ = [
     "bind_to_numa",
     "config_from_args",
     "get_args_parser",
+    "get_logging_handler",
     "get_subprocess_handler",
     "get_torch_handler",
     "initialize_metrics",
     "known_arguments",
     "macros",
-    "prof",
     "put_metric",
     "record",
     "record_event",

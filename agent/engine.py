@@ -36,6 +36,7 @@ from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import WorldChangeEvent
 
 SIGTERM = 15
+SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
 
@@ -231,12 +232,13 @@ class Engine:
         if told is not None and self._respond(_trigger(told, round_)) is Response.STOP_MEET_START:
             self._restart(charged=False)
             return
-        for local_rank in self._crew.silent():
-            self._note(
-                f"the world changes, and worker {local_rank} has not asked for its world yet: for a script that never "
-                "calls worlds() or get_worker_info(), use --restart_policy hard",
-                warning=True,
-            )
+        if told is not None and self._now - self._since >= SILENCE_S:
+            for local_rank in self._crew.silent():
+                self._note(
+                    f"the world changes, and worker {local_rank} has not asked for one in {SILENCE_S:.0f} s: for a "
+                    "script that never calls worlds() or get_worker_info(), use --restart_policy hard",
+                    warning=True,
+                )
         self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restarts_left)
         self._stage(Stage.WORKING)
         self._note(_describe(round_), warning=round_.number > 1)

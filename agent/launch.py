@@ -20,7 +20,6 @@ from typing import Any
 
 from softrun.agent.elastic import (
     ChildFailedError,
-    DefaultLogsSpecs,
     MetricsConfig,
     RendezvousParameters,
     SignalException,
@@ -54,7 +53,8 @@ class LaunchConfig(TorchLaunchConfig):
     restart_policy: SOFT keeps healthy workers alive, HARD restarts all of them; or the name of a third party's policy.
     worker_failure: under SOFT, what follows when a worker fails: "no-replace" (the RFC's default), "replace", "record".
 
-    `monitor_interval` is accepted and has no meaning here: nothing is polled. Raises UsageError, a ValueError.
+    `monitor_interval` has a meaning for handlers of torch's kind only: nothing is polled here. Raises UsageError, a
+    ValueError.
     """
 
     rdzv_backend: str = "c10d"
@@ -180,12 +180,14 @@ def _agent(
         duplicate_stderr_filters=config.duplicate_stderr_filters,
         virtual_local_rank=config.virtual_local_rank,
     )
+    if config.logs_specs is None or config.shutdown_timeout is None:
+        raise AssertionError("LaunchConfig fills both in")
     return LocalElasticAgent(
         spec,
-        config.logs_specs or DefaultLogsSpecs(),
+        config.logs_specs,
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=_shutdown_timeout(config.shutdown_timeout),
+        shutdown_timeout=config.shutdown_timeout,
         health_check_server=health_check_server,
         restart_policy=config.policy_name,
         worker_failure=config.worker_failure,

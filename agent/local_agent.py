@@ -8,13 +8,17 @@ Importing this module imports torch.
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
 import secrets
 import signal
 import socket
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from softrun.agent.assembly import run_agent
 from softrun.agent.backends import choose_backend
@@ -28,8 +32,8 @@ from softrun.agent.elastic import (
     Worker,
     WorkerGroupState,
     WorkerSpec,
+    get_logging_handler,
     known_arguments,
-    prof,
     put_metric,
     record_event,
 )
@@ -44,6 +48,9 @@ from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_T = TypeVar("_T")
+
+logger = logging.getLogger("softrun")
 
 
 class LocalElasticAgent(TorchLocalElasticAgent):
@@ -87,11 +94,16 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which knows hard "
                 "restarts only: leave --restart_policy out, or use c10d, etcd3 or static"
             )
+        try:
+            get_logging_handler(spec.event_log_handler)
+        except KeyError as error:
+            raise UsageError(f"--event_log_handler {spec.event_log_handler!r} is not registered with torch") from error
         self._meeting_since = 0.0
         self._round = 0
         self._timer_file: str | None = None
+        # What handlers of events and metrics do may take its time, or fail, and is no matter of the driver's.
+        self._telling: ThreadPoolExecutor | None = None
 
-    @prof
     def run(self, role: str = "") -> RunResult:
         """Run this node's part of the job until it ends, and say how it ended for the workers.
 
@@ -102,11 +114,14 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             result: RunResult = super().run(role)
             return result
         began = self._meeting_since = time.monotonic()
+        self._round = 0
+        self._telling = ThreadPoolExecutor(1, thread_name_prefix="softrun-events")
         run_id = self._handler.get_run_id()
         self._worker_watchdog, self._timer_file = start_timers(run_id, self._log_watchdog_event)
         try:
             self._setup_healthcheck()
             result = self._run(self._handler)
+            self._telling.shutdown(wait=True)
             self._worker_group.state = result.state
             self._total_execution_time = int(time.monotonic() - began)
             self._record_metrics(result)
@@ -115,6 +130,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             return result
         finally:
             self._total_execution_time = int(time.monotonic() - began)
+            self._telling.shutdown(wait=True)
             self._stop_watching()
 
     # --- what the supervisor asks for
@@ -154,8 +170,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             for name, value in world.items():
                 setattr(group, name, value)
             group.state = WorkerGroupState.HEALTHY
-            put_metric(f"workers.{role}.remaining_restarts", self._remaining_restarts)
-            put_metric(f"workers.{role}.healthy", 1)
+            self._later(put_metric, f"workers.{role}.remaining_restarts", self._remaining_restarts)
+            self._later(put_metric, f"workers.{role}.healthy", 1)
         place = Worker(info.local_rank, info.rank, info.role_rank, info.world_size, info.role_world_size)
         place.id = group.workers[tell.local_rank].id
         group.workers[tell.local_rank] = place
@@ -219,7 +235,29 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 raise UsageError(f"--virtual_local_rank: {error}: start fewer workers") from error
 
     def _tell_of(self, state: str, source: EventSource, **facts: Any) -> None:
-        record_event(self._construct_event(state, source, **facts), self._worker_group.spec.event_log_handler)
+        handler = self._worker_group.spec.event_log_handler
+        if handler == "null":
+            return
+        now = copy.copy(self)
+        now._worker_group = copy.copy(self._worker_group)
+        # torch asks the name service for this host's name, each time.
+        self._later(lambda: record_event(now._construct_event(state, source, **facts), handler))
+
+    def _later(self, tell: Callable[..., Any], *args: Any) -> None:
+        def telling() -> None:
+            try:
+                tell(*args)
+            except Exception:
+                logger.warning("a handler of events or metrics has failed", exc_info=True)
+
+        if self._telling is None:
+            raise AssertionError("tells of a run that has not begun")
+        self._telling.submit(telling)
+
+    def _get_worker_state(self, worker: Worker, result: RunResult) -> str:
+        """torch's, which raises for one that is in no result: it was left behind by the last world."""
+        known = worker.global_rank in result.failures or worker.global_rank in result.return_values
+        return str(super()._get_worker_state(worker, result)) if known or result.is_failed() else "TERMINATED"
 
     def _stop_watching(self) -> None:
         for watcher in (self._worker_watchdog, self._health_check_server):
@@ -245,19 +283,29 @@ def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:
         raise UsageError(f"--restart_policy: {error}") from error
 
 
+def _by_rank(by_local_rank: dict[int, _T], result: Result) -> dict[int, _T]:
+    """By the last global rank of each. Two that were last in different worlds can have had the same one: the second
+    gets the next that nobody has."""
+    last = dict(result.ranks)
+    by_rank: dict[int, _T] = {}
+    for local_rank, value in by_local_rank.items():
+        rank = last.get(local_rank, 0)
+        while rank in by_rank or (rank != last.get(local_rank) and rank in last.values()):
+            rank += 1
+        by_rank[rank] = value
+    return by_rank
+
+
 def _outcome(result: Result, supervisor: Supervisor) -> RunResult:
     match result.outcome:
         case Outcome.SUCCEEDED:
-            values = supervisor.values()
-            returned = {rank: values.get(local_rank) for local_rank, rank in result.ranks}
-            return RunResult(WorkerGroupState.SUCCEEDED, return_values=returned)
+            return RunResult(WorkerGroupState.SUCCEEDED, return_values=_by_rank(supervisor.values(), result))
         case Outcome.WORKERS_FAILED:
             # The root causes first; then who was stopped because of them, as torch reports it.
             failed = supervisor.failures()
-            roots = [failure.rank for failure in result.failures]
-            by_rank = {rank: failed[local_rank] for local_rank, rank in result.ranks if local_rank in failed}
-            ordered = sorted(by_rank, key=lambda rank: roots.index(rank) if rank in roots else len(roots))
-            return RunResult(WorkerGroupState.FAILED, failures={rank: by_rank[rank] for rank in ordered})
+            roots = [failure.local_rank for failure in result.failures]
+            first = {local_rank: failed[local_rank] for local_rank in [*roots, *failed] if local_rank in failed}
+            return RunResult(WorkerGroupState.FAILED, failures=_by_rank(first, result))
         case Outcome.SIGNALLED:
             signum = signal.Signals(result.signum)
             raise SignalException(f"Process {os.getpid()} got signal: {signum}", signum)

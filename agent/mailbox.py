@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import signal
 import socket
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from softrun.agent.observations import Observation, Signalled
+
+logger = logging.getLogger("softrun")
 
 
 class Mailbox:
@@ -57,12 +60,18 @@ class SignalsToMailbox:
     """While entered, the named signals become observations. Outside the main thread it does nothing."""
 
     def __init__(self, names: Iterable[str], mailbox: Mailbox) -> None:
-        self._signals = [signal.Signals[name.strip()] for name in names]
+        self._signals = []
+        for name in filter(None, map(str.strip, names)):
+            if name in signal.Signals.__members__:
+                self._signals.append(signal.Signals[name])
+            else:
+                logger.warning("there is no signal %r to handle", name)
         self._mailbox = mailbox
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
+            logger.warning("signals are not handled, since this is not the main thread")
             return
         for signum in self._signals:
             self._before[signum] = signal.signal(signum, lambda got, _frame: self._mailbox.post(Signalled(got)))

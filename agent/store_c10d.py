@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from softrun.agent.addresses import resolve
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.store import Change, Leases
 
@@ -44,7 +45,7 @@ class C10dStore:
         self._prefix = f"softrun/{job}/"
         self._endpoint = f"{host}:{port}"
         self._timeout = timedelta(seconds=connect_timeout_s)
-        addresses = _resolve(host)
+        addresses = resolve(host, connect_timeout_s)
         listener = _try_to_listen(addresses, port, bool(is_host)) if is_host is not False else None
         if is_host and listener is None:
             raise StoreLostError(
@@ -154,16 +155,6 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535 or "/" in host or " " in host:
         raise UsageError(f"--rdzv_endpoint {endpoint!r} is not HOST:PORT: give a host name or address, and a port")
     return host, int(port)
-
-
-def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise StoreLostError(
-            f"the host {host!r} of --rdzv_endpoint is unknown ({error.strerror}): correct it, or the name service"
-        ) from error
-    return [(family, str(address[0])) for family, _, _, _, address in found]
 
 
 def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int, surely: bool) -> socket.socket | None:

@@ -120,16 +120,16 @@ class Supervisor:
         channel = self._channels.get((tell.local_rank, tell.launch))
         if channel is None:
             return  # it has ended meanwhile
-        if tell.state is WorkerState.HEALTHY:
-            self._agent.entered(tell)
-        else:
-            self._agent.halted()
         try:
             channel.write(_event(tell))
         except ChannelError as error:
             # A worker that cannot be told of a change must not go on as if there were none.
             logger.warning("worker %d cannot be told of a change and is ended: %s", tell.local_rank, error)
             self.signal(tell.local_rank, tell.launch, signal.SIGKILL)
+        if tell.state is WorkerState.HEALTHY:
+            self._agent.entered(tell)
+        else:
+            self._agent.halted()
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
         process = self._processes.get((local_rank, launch))
@@ -228,6 +228,7 @@ class Supervisor:
             # What it had started ends with it. One that ends by itself in good order may leave something to finish.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+        self._signalled.discard(key)
         self._observe(WorkerExited(*key, exitcode))
 
     # --- what workers say

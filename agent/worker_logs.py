@@ -22,7 +22,7 @@ class WorkerLogs:
         self._prefix_template = prefix_template
         self._starts = 0
         self._stops: dict[int, list[Callable[[], None]]] = {}  # of what follows a local rank's present files
-        self._stopping = ThreadPoolExecutor(max_workers=1, thread_name_prefix="softrun-logs")
+        self._stopping = ThreadPoolExecutor(spec.local_world_size, thread_name_prefix="softrun-logs")
 
     def open(self, environments: dict[int, dict[str, str]], started: set[int]) -> LogsDest:
         """Name the files for every local rank, and follow those of the ranks in `started` that are copied.
@@ -67,8 +67,7 @@ class WorkerLogs:
 
     def _stop(self, rank: int) -> None:
         """A tail takes its time to stop, which nobody here has."""
-        for stop in self._stops.pop(rank, []):
-            self._stopping.submit(stop)
+        self._stopping.submit(lambda stops: [stop() for stop in stops], self._stops.pop(rank, []))
 
     def _prefix(self, rank: int, environment: Mapping[str, Any]) -> str | None:
         if not self._prefix_template:

@@ -15,6 +15,7 @@ were lost. Any other exception is the trainer's own: it is raised at once and no
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -61,7 +62,8 @@ class World:
 
     @property
     def local_rank(self) -> int:
-        return self.info.local_rank
+        """The number of this worker's device: LOCAL_RANK, which is 0 under --virtual_local_rank."""
+        return int(os.environ.get("LOCAL_RANK", self.info.local_rank))
 
     @property
     def changed(self) -> bool:

@@ -148,6 +148,7 @@ CASES = [
     Case("monitor_interval", ("--monitor-interval", "0.05")),
     Case("start_method", ("--start-method", "forkserver", "--run-path"), SAY),
     Case("event_log_handler", ("--event-log-handler", "null")),
+    Case("event_log_handler_unknown", ("--event-log-handler", "nobody"), same=("code",), code=1),
     Case("omp_num_threads_is_kept", TWO, env={"OMP_NUM_THREADS": "3"}),
     Case("nccl_error_handling_is_kept", env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}),
     Case("virtual_local_rank", ("--virtual-local-rank", *TWO)),

@@ -43,7 +43,11 @@ def launch(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         (["--restart_policy=soft", "--worker_failure=shrug", SCRIPT], ["--worker_failure 'shrug'", "no-replace"]),
         (["--worker_failure=replace", SCRIPT], ["--worker_failure replace", "--restart_policy soft"]),
         (["--rdzv_backend=c10d", "--rdzv_endpoint=host:port", SCRIPT], ["--rdzv_endpoint 'host:port'", "HOST:PORT"]),
-        (["--rdzv_backend=c10d", "--rdzv_endpoint=no.such.host.invalid:1", SCRIPT], ["no.such.host.invalid"]),
+        (
+            ["--rdzv_backend=c10d", "--rdzv_endpoint=no.such.host.invalid:1", "--rdzv_conf=read_timeout=0.5", SCRIPT],
+            ["no.such.host.invalid", "after 0.5 s", "correct it"],
+        ),
+        (["--redirects=10:3", "--tee=x", SCRIPT], ["x does not match"]),
         (["--rdzv_backend=zookeeper", "--rdzv_endpoint=localhost:1", SCRIPT], ["'zookeeper'", "use c10d"]),
         (["--rdzv_conf=join_timout=3", SCRIPT], ["'join_timout'", "join_timeout"]),
         (["--rdzv_conf=join_timeout=soon", SCRIPT], ["join_timeout", "'soon'"]),

@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
-from softrun.agent.backends import address_towards
+from softrun.agent.addresses import address_towards
 from softrun.agent.errors import UsageError
 from softrun.runtime.channel import ChannelError, EventWriter
 
@@ -81,6 +81,19 @@ def test_a_function_that_was_restarted_returns_its_last_result(tmp_path: Path, p
     assert launch_agent(again, fail_at_first, [str(tmp_path)]) == {0: "the second time"}
 
 
+def return_or_fail_first(directory: str) -> str:
+    if os.environ["LOCAL_RANK"] == "0":
+        return "zero"
+    return fail_at_first(directory)
+
+
+def test_nobodys_result_is_lost_where_two_had_the_same_rank(tmp_path: Path) -> None:
+    """The first is done with rank 0 before the second fails, and is alone in the next world, with rank 0."""
+    again = config(max_restarts=1, restart_policy=RestartPolicy.HARD)
+    results = launch_agent(again, return_or_fail_first, [str(tmp_path)])
+    assert sorted(results.values()) == ["the second time", "zero"]
+
+
 def test_a_script(tmp_path: Path) -> None:
     script = tmp_path / "writes.py"
     script.write_text("import os, sys, pathlib; pathlib.Path(sys.argv[1], os.environ['RANK']).touch()")
@@ -119,6 +132,8 @@ def test_a_wrong_config(changes: dict[str, object], said: str) -> None:
 
 
 def test_what_cannot_be_launched() -> None:
+    with pytest.raises(UsageError, match="--event_log_handler 'nobody' is not registered"):
+        launch_agent(config(event_log_handler="nobody"), place, [1])
     with pytest.raises(UsageError, match="make it of softrun's LaunchConfig"):
         launch_agent(TorchLaunchConfig(1, 1, 1), place, [])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="entrypoint None cannot be run"):
@@ -146,6 +161,6 @@ def test_a_machine_that_knows_its_own_name_as_loopback_is_known_to_others_by_nam
         return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (known.get(host, host), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert address_towards([("node1", 29400)]) == "node1"
-    assert address_towards([("localhost", 29400)]) == "127.0.0.1"
-    assert address_towards([("127.0.0.1", 29400)]) == "127.0.0.1"
+    assert address_towards([("node1", 29400)], 0) == "node1"
+    assert address_towards([("localhost", 29400)], 0) == "127.0.0.1"
+    assert address_towards([("127.0.0.1", 29400)], 0) == "127.0.0.1"

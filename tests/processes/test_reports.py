@@ -262,13 +262,6 @@ def test_154849_a_signal_that_is_not_handled_leaves_no_orphan(cluster: LocalClus
     cluster.wait_for("its worker is gone", lambda: not cluster.orphans(), 5)
 
 
-def test_a_script_that_knows_nothing_of_soft_is_named(cluster: LocalCluster, begin: Start) -> None:
-    a = begin("a", policy="soft")
-    cluster.wait_for_steps(1)
-    begin("b", policy="soft")
-    cluster.wait_for("it is named", lambda: "worker 0 has not asked for its world yet" in a.output())
-
-
 def test_150916_and_123678_one_agent_is_killed_and_the_other_goes_on(cluster: LocalCluster, begin: Start) -> None:
     a, b = begin("a"), begin("b")
     cluster.wait_for_steps(2)

@@ -150,3 +150,14 @@ def test_logs_of_every_world_are_kept(cluster: LocalCluster, start: Callable[...
         re.sub(r"test_\w{8}/", "", str(path.relative_to(tmp_path / "logs"))) for path in tmp_path.glob("logs/*/*/0/*")
     }
     assert kept >= {f"attempt_{n}/0/{name}" for n in range(3) for name in ("stdout.log", "stderr.log")}
+
+
+class Broken(metrics.MetricHandler):
+    def emit(self, metric_data: metrics.MetricData) -> None:
+        if metric_data.name.endswith(".healthy"):
+            raise OSError("the collector is away")
+
+
+def test_a_handler_that_fails_ends_no_job() -> None:
+    metrics.configure(Broken(), "torchelastic")
+    assert launch_agent(config(), nothing, []) == {0: None, 1: None}

@@ -1,0 +1,73 @@
+"""Names and addresses of hosts: which one is whose, and by which one others can reach this machine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from softrun.agent.errors import StoreLostError
+
+_RETRY_S = 1.0
+_T = TypeVar("_T")
+
+logger = logging.getLogger("softrun")
+
+
+def resolve(host: str, patience_s: float) -> list[tuple[socket.AddressFamily, str]]:
+    """Families and addresses. Raises StoreLostError once the name has been unknown for `patience_s`: that of a machine
+    which is just being started may come late."""
+
+    def look_up() -> list[tuple[socket.AddressFamily, str]]:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return [(family, str(address[0])) for family, _, _, _, address in found]
+
+    return _patiently(look_up, host, patience_s)
+
+
+def address_towards(targets: list[tuple[str, int]], patience_s: float) -> str:
+    """This machine's address on the way to the first of the targets to which there is one. Raises StoreLostError."""
+
+    def look_up() -> str:
+        for host, port in targets:
+            try:
+                return _address_towards(host, port)
+            except OSError as error:
+                reason = error
+        raise reason
+
+    return _patiently(look_up, targets[0][0], patience_s)
+
+
+def _address_towards(host: str, port: int) -> str:
+    family, kind, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as sock:
+        sock.connect(target)  # sends nothing, for a datagram socket
+        address = str(sock.getsockname()[0])
+    # A machine often knows its own name as a loopback address. The others know it by that name, too, and better.
+    return host if _is_loopback(address) and not _is_loopback(host) else address
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _patiently(look_up: Callable[[], _T], host: str, patience_s: float) -> _T:
+    deadline = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return look_up()
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if time.monotonic() + _RETRY_S > deadline:
+            raise StoreLostError(
+                f"no way to the host {host!r} of --rdzv_endpoint after {patience_s:g} s ({reason}): correct it, or the "
+                "name service; where only this machine's own address is in doubt, give it by --local_addr"
+            )
+        if not told:
+            logger.warning("no way to the host %r yet (%s): trying for %g s", host, reason, patience_s)
+            told = True
+        time.sleep(_RETRY_S)
