@@ -15,7 +15,9 @@ from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
 from softrun.agent.addresses import address_towards
+from softrun.agent.effects import Outcome, Result
 from softrun.agent.errors import UsageError
+from softrun.agent.local_agent import _by_rank
 from softrun.runtime.channel import ChannelError, EventWriter
 
 pytestmark = pytest.mark.processes
@@ -82,13 +84,23 @@ def test_a_function_that_was_restarted_returns_its_last_result(tmp_path: Path, p
 
 
 def return_or_fail_first(directory: str) -> str:
+    marker = Path(directory) / "failed"
     if os.environ["LOCAL_RANK"] == "0":
         return "zero"
-    return fail_at_first(directory)
+    if not marker.exists():
+        marker.touch()
+        raise ValueError("the first time")
+    return "the second time"
+
+
+def test_two_that_had_the_same_rank_both_have_a_place() -> None:
+    ended = Result(Outcome.SUCCEEDED, ranks=((0, 0), (1, 0), (2, 1)))
+    assert _by_rank({0: "a", 1: "b", 2: "c"}, ended) == {0: "a", 2: "b", 1: "c"}
+    assert _by_rank({1: "b", 0: "a"}, ended) == {0: "b", 2: "a"}, "who is named first has the rank"
 
 
 def test_nobodys_result_is_lost_where_two_had_the_same_rank(tmp_path: Path) -> None:
-    """The first is done with rank 0 before the second fails, and is alone in the next world, with rank 0."""
+    """Where the first is done before the second fails, each has been rank 0, the second alone in the next world."""
     again = config(max_restarts=1, restart_policy=RestartPolicy.HARD)
     results = launch_agent(again, return_or_fail_first, [str(tmp_path)])
     assert sorted(results.values()) == ["the second time", "zero"]
