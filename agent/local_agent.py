@@ -9,17 +9,16 @@ Importing this module imports torch.
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from softrun.agent.aside import Aside
 from softrun.agent.assembly import run_agent
 from softrun.agent.backends import choose_backend
 from softrun.agent.effects import Outcome, Result, Tell
@@ -49,8 +48,6 @@ from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _T = TypeVar("_T")
-
-logger = logging.getLogger("softrun")
 
 
 class LocalElasticAgent(TorchLocalElasticAgent):
@@ -102,7 +99,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._round = 0
         self._timer_file: str | None = None
         # What handlers of events and metrics do may take its time, or fail, and is no matter of the driver's.
-        self._telling: ThreadPoolExecutor | None = None
+        self._telling: Aside | None = None
 
     def run(self, role: str = "") -> RunResult:
         """Run this node's part of the job until it ends, and say how it ended for the workers.
@@ -115,13 +112,13 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             return result
         began = self._meeting_since = time.monotonic()
         self._round = 0
-        self._telling = ThreadPoolExecutor(1, thread_name_prefix="softrun-events")
+        self._telling = Aside("softrun-events")
         run_id = self._handler.get_run_id()
         self._worker_watchdog, self._timer_file = start_timers(run_id, self._log_watchdog_event)
         try:
             self._setup_healthcheck()
             result = self._run(self._handler)
-            self._telling.shutdown(wait=True)
+            self._tell_all()
             self._worker_group.state = result.state
             self._total_execution_time = int(time.monotonic() - began)
             self._record_metrics(result)
@@ -130,7 +127,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             return result
         finally:
             self._total_execution_time = int(time.monotonic() - began)
-            self._telling.shutdown(wait=True)
+            self._tell_all()
             self._stop_watching()
 
     # --- what the supervisor asks for
@@ -170,8 +167,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             for name, value in world.items():
                 setattr(group, name, value)
             group.state = WorkerGroupState.HEALTHY
-            self._later(put_metric, f"workers.{role}.remaining_restarts", self._remaining_restarts)
-            self._later(put_metric, f"workers.{role}.healthy", 1)
+            self._later(partial(put_metric, f"workers.{role}.remaining_restarts", self._remaining_restarts))
+            self._later(partial(put_metric, f"workers.{role}.healthy", 1))
         place = Worker(info.local_rank, info.rank, info.role_rank, info.world_size, info.role_world_size)
         place.id = group.workers[tell.local_rank].id
         group.workers[tell.local_rank] = place
@@ -243,16 +240,15 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         # torch asks the name service for this host's name, each time.
         self._later(lambda: record_event(now._construct_event(state, source, **facts), handler))
 
-    def _later(self, tell: Callable[..., Any], *args: Any) -> None:
-        def telling() -> None:
-            try:
-                tell(*args)
-            except Exception:
-                logger.warning("a handler of events or metrics has failed", exc_info=True)
-
+    def _later(self, tell: Callable[[], Any]) -> None:
         if self._telling is None:
             raise AssertionError("tells of a run that has not begun")
-        self._telling.submit(telling)
+        self._telling.do(tell)
+
+    def _tell_all(self) -> None:
+        if self._telling is not None:
+            self._telling.close()
+            self._telling = None
 
     def _get_worker_state(self, worker: Worker, result: RunResult) -> str:
         """torch's, which raises for one that is in no result: it was left behind by the last world."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, Node, Step, descendants, free_port
+from local_cluster import LocalCluster, Node, Step, free_port
 from local_etcd import LocalEtcd
 
 pytestmark = pytest.mark.processes
@@ -229,7 +229,7 @@ def test_119856_and_not_more_than_was_given(cluster: LocalCluster, begin: Start,
     cluster.wait_for_steps(2, after=at, timeout_s=15)
     a.signal(signal.SIGTERM)
     assert a.wait(15) == 1
-    assert not descendants(a.process.pid)
+    assert not cluster.orphans()
 
 
 def test_119856_a_second_signal_hastens(cluster: LocalCluster, begin: Start, orders: Path) -> None:

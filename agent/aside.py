@@ -1,0 +1,37 @@
+"""Work that is done aside, in order, by one thread: who asks for it neither waits for it nor learns of its failure."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+FAREWELL_S = 10.0
+
+logger = logging.getLogger("softrun")
+
+
+class Aside:
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Callable[[], Any]) -> None:
+        self._queue.put(work)
+
+    def close(self, timeout_s: float = FAREWELL_S) -> None:
+        """Wait for what was asked for, for so long."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.warning("%s has not come to its end within %g s and is left", self._thread.name, timeout_s)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception:
+                logger.warning("%s: what was asked for has failed", self._thread.name, exc_info=True)
