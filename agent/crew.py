@@ -12,6 +12,10 @@ and becomes ABSENT again by `renew` or `replace` (as a new incarnation, which th
 `rewind` (as the same one: hard restarts change nothing in the world that they follow, so workers that are stopped for
 one keep their place). Every process that is started has its own launch number, whatever its incarnation.
 
+Not every worker that runs can be in a world. One that was started while a world was under way is *outside* until it
+has asked for a world, so the others never wait for its imports. One that makes no progress and does not leave its world
+when it is told to is *stuck*: the others go on without it, until it has left, or is ended.
+
 Stopping escalates by deadlines that live here: the signal, then SIGKILL after the grace time, then, for a process that
 not even SIGKILL ends (uninterruptible in the kernel), it is given up after `ABANDON_S`.
 """
@@ -22,12 +26,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from softrun.agent import ranks
-from softrun.agent.effects import Effect, Failure, Note, SignalWorker, Spawn, Tell
+from softrun.agent.effects import Effect, Failure, LookAtProgress, Note, ShowStacks, SignalWorker, Spawn, Tell
 from softrun.agent.model import Address, Round, Worker
-from softrun.runtime.events import WorkerInfo, WorkerState, WorldChangeEvent
+from softrun.agent.watch import Watch
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
-SIGKILL = 9  # the number itself: the pure modules import no signal module
+SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
 ABANDON_S = 30.0
+SHOW_S = 0.1  # for a worker to write its stacks
 
 
 class State(Enum):
@@ -48,22 +54,45 @@ class Slot:
     launch: int = 0
     state: State = State.ABSENT
     paused: bool = False
-    tells: int = 0  # events that this process was told, and how many of them it has obeyed
-    applied: int = 0
-    spoke: bool = False  # this process has asked for its world
+    # Of the process that runs, or ran last:
+    tells: int = 0  # events that it was told
+    applied: int = 0  # how many of them it has obeyed
+    leave: int = 0  # the last of them that told it to leave its world
+    spoke: bool = False  # it has asked for its world
+    in_world: bool = False  # it was told of one
+    outside: bool = False
+    stuck: bool = False
+    hangs: bool = False  # it is being ended because it hangs
+    watch: Watch | None = None
+    looked: bool = False  # its progress was asked for
     info: WorkerInfo | None = None  # its place in the world that it was told last
+    shown: bool = False  # it was asked for its stacks
+    term_at: float | None = None
     kill_at: float | None = None
     abandon_at: float | None = None
 
+    @property
+    def has_left(self) -> bool:
+        return self.applied >= self.leave
+
 
 class Crew:
-    def __init__(self, size: int, grace_s: float, named_store: Address | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        grace_s: float,
+        named_store: Address | None = None,
+        limits: ProgressLimits = ProgressLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._limits = limits
         self._grace_s = grace_s
         self._named_store = named_store
         self._slots = [Slot(Worker(local_rank, 1)) for local_rank in range(size)]
         self._rewinding = False  # those who are stopped will be back in their places
         self.told: Round | None = None
         """The last world that the workers were told of."""
+        self.incomplete = False
+        """One of them has ended before it was there: the others wait for it in vain."""
 
     # --- what it is like now
 
@@ -71,7 +100,18 @@ class Crew:
         """Those that should be in a world, or have been and are done; not those that failed or were stopped."""
         if self._rewinding:
             return tuple(s.worker for s in self._slots)
-        return tuple(s.worker for s in self._slots if s.state in (State.ABSENT, State.RUNNING, State.DONE))
+        able = (State.ABSENT, State.RUNNING, State.DONE)
+        return tuple(s.worker for s in self._slots if s.state in able and not s.outside and not s.stuck)
+
+    def absent(self) -> bool:
+        return any(s.state is State.ABSENT for s in self._slots)
+
+    def all_workers(self) -> tuple[Worker, ...]:
+        return tuple(s.worker for s in self._slots)
+
+    def outside(self) -> tuple[int, ...]:
+        """The local ranks of those that run and have yet to ask for their first world."""
+        return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
 
     def done(self) -> tuple[int, ...]:
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.DONE)
@@ -80,24 +120,26 @@ class Crew:
         return any(s.state in LIVING for s in self._slots)
 
     def finished(self) -> bool:
-        """Somebody has exited 0, and whoever has not is recorded as failed."""
+        """Somebody has exited 0, and whoever has not is recorded as failed, or was not needed any more."""
         states = {s.state for s in self._slots}
-        return State.DONE in states and states <= {State.DONE, State.FAILED}
+        return State.DONE in states and states <= {State.DONE, State.FAILED, State.STOPPED}
 
     def ranks(self) -> tuple[tuple[int, int], ...]:
         return tuple((s.worker.local_rank, s.info.rank) for s in self._slots if s.info is not None)
 
     def deadline(self) -> float | None:
-        waiting = [at for s in self._slots for at in (s.kill_at, s.abandon_at) if at is not None]
+        waiting = [at for s in self._slots for at in (s.term_at, s.kill_at, s.abandon_at) if at is not None]
+        waiting += [at for s, watch in self._watched() if not s.looked and (at := watch.deadline()) is not None]
         return min(waiting, default=None)
 
     # --- telling
 
-    def enter(self, world: Round, life: tuple[str, int], restarts_left: int) -> list[Effect]:
+    def enter(self, world: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
         """Tell the running workers of their place in `world`, pausing them first, and start those that are absent."""
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
-        effects += self.pause(change)
+        self.incomplete = False
+        effects += self.pause(change, now)
         places = ranks.places(world, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -105,23 +147,41 @@ class Crew:
             if info is None:
                 continue
             if slot.state is State.RUNNING:
-                effects.append(self._tell(slot, WorkerState.HEALTHY, change, info, world.number))
+                before = change if slot.in_world else None
+                effects.append(self._tell(slot, WorkerState.HEALTHY, before, info, world.number, world.fault))
             elif slot.state is State.ABSENT:
-                slot.state = State.RUNNING
-                slot.launch += 1
-                slot.tells, slot.applied, slot.spoke = 0, 0, False
+                self._launch(slot)
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
-                # It ended while the world was being made; the next world will be without it.
+                self.incomplete = True  # it ended while the world was being made
                 continue
             slot.info = info
-            slot.paused = False
+            slot.in_world, slot.paused, slot.outside = True, False, False
+            if slot.watch is not None:
+                slot.watch.begin()
         if fresh:
             effects.append(Spawn(tuple(fresh), restarts_left))
         self.told = world
         return effects
 
-    def pause(self, change: WorldChangeEvent | None) -> list[Effect]:
+    def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int) -> list[Effect]:
+        """Start those that are absent, PAUSED and outside; `expected` is a world as it would be with them."""
+        places = ranks.places(expected, life, self._named_store)
+        fresh: list[Tell] = []
+        for slot in self._slots:
+            if slot.state is State.ABSENT:
+                self._launch(slot)
+                slot.info = places[slot.worker]
+                slot.outside = slot.paused = True
+                fresh.append(self._tell(slot, WorkerState.PAUSED, None, slot.info, expected.number))
+        return [Spawn(tuple(fresh), restarts_left)] if fresh else []
+
+    @staticmethod
+    def _launch(slot: Slot) -> None:
+        slot.state = State.RUNNING
+        slot.launch += 1
+
+    def pause(self, change: WorldChangeEvent | None, now: float) -> list[Effect]:
         """Tell PAUSED to every running worker that works."""
         effects: list[Effect] = []
         for slot in self._slots:
@@ -131,18 +191,98 @@ class Crew:
                 raise AssertionError("a worker runs that was never told of a world")
             slot.paused = True
             effects.append(self._tell(slot, WorkerState.PAUSED, change, slot.info, self.told.number))
+            slot.leave = slot.tells
+            # Where peers are added a worker may take its time, for the step that it is in.
+            if slot.watch is not None and change is not WorldChangeEvent.SCALE_UP:
+                slot.watch.leave(now)
         return effects
 
     @staticmethod
-    def _tell(slot: Slot, state: WorkerState, change: WorldChangeEvent | None, info: WorkerInfo, number: int) -> Tell:
+    def _tell(
+        slot: Slot,
+        state: WorkerState,
+        change: WorldChangeEvent | None,
+        info: WorkerInfo,
+        number: int,
+        fault: WorkerFault | None = None,
+    ) -> Tell:
         slot.tells += 1
-        return Tell(slot.worker.local_rank, slot.launch, state, change, info, number)
+        return Tell(slot.worker.local_rank, slot.launch, state, change, info, number, fault)
 
-    def obeyed(self, local_rank: int, launch: int, applied: int) -> None:
-        """A worker has said how far it is."""
+    # --- what they say, and whether they make progress
+
+    def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> bool:
+        """A worker has said how it is. False where it is an earlier one."""
         slot = self._slots[local_rank]
-        if slot.launch == launch:
-            slot.applied, slot.spoke = max(slot.applied, applied), True
+        if slot.launch != launch or slot.state is not State.RUNNING:
+            return False
+        slot.spoke = True
+        slot.applied = max(slot.applied, status.applied)
+        slot.outside = slot.outside and not status.ready
+        if status.limits is not None:
+            limits = self._limits.model_copy(update=status.limits.model_dump(exclude_none=True))
+            if slot.watch is None:
+                slot.watch = Watch(limits, now)
+            slot.watch.apply(limits, now)
+            if slot.has_left:
+                slot.watch.left()
+        slot.stuck = slot.stuck and not slot.has_left
+        return True
+
+    def look(self, local_rank: int) -> list[Effect]:
+        """Look at a worker's progress, unless the answer is on its way."""
+        slot = self._slots[local_rank]
+        if slot.looked or slot.watch is None:
+            return []
+        slot.looked = True
+        return [LookAtProgress(local_rank, slot.launch)]
+
+    def hangs(self, local_rank: int, launch: int, at: float, now: float) -> bool:
+        """A worker's progress was looked at. Has it passed a limit that it had not passed before?"""
+        for slot, watch in self._watched():
+            if (slot.worker.local_rank, slot.launch) == (local_rank, launch):
+                slot.looked = False
+                return watch.progressed(at, now)
+        return False
+
+    def overdue(self, local_rank: int, now: float) -> bool:
+        """Has its hard limit passed?"""
+        watch = self._slots[local_rank].watch
+        return watch is not None and watch.overdue(now)
+
+    def describe(self, local_rank: int, now: float) -> str:
+        watch = self._slots[local_rank].watch
+        return f"worker {local_rank} has made no progress for {0.0 if watch is None else now - watch.since:.1f} s"
+
+    def show(self, local_rank: int) -> list[Effect]:
+        """Have the stacks of a worker that makes no progress in its log, once."""
+        slot = self._slots[local_rank]
+        if slot.shown:
+            return []
+        slot.shown = True
+        return [ShowStacks(local_rank, slot.launch)]
+
+    def leaving(self, local_rank: int) -> bool:
+        """Was it told to leave its world, and has not yet?"""
+        slot = self._slots[local_rank]
+        return slot.state is State.RUNNING and slot.in_world and not slot.has_left
+
+    def give_up_on(self, local_rank: int, now: float) -> bool:
+        """Has a worker that is leaving its world made no progress even so? Then it is stuck."""
+        slot = self._slots[local_rank]
+        slot.stuck = self.leaving(local_rank) and slot.watch is not None and slot.watch.stalls(now)
+        return slot.stuck
+
+    def end(self, local_rank: int, now: float) -> list[Effect]:
+        """End a worker that hangs, which counts as its failure: its stacks, SIGTERM, and SIGKILL after its grace."""
+        slot = self._slots[local_rank]
+        effects = self.show(local_rank)
+        slot.state, slot.hangs = State.STOPPING, True
+        slot.term_at = now + (SHOW_S if effects else 0.0)
+        return effects
+
+    def _watched(self) -> list[tuple[Slot, Watch]]:
+        return [(s, s.watch) for s in self._slots if s.state is State.RUNNING and s.watch is not None]
 
     def silent(self) -> tuple[int, ...]:
         """The local ranks of those that run and have not asked for their world yet: will they ever hear of another?"""
@@ -150,7 +290,7 @@ class Crew:
 
     def has_left(self) -> bool:
         """Have all those that were paused left their world?"""
-        return not any(s.state is State.RUNNING and s.paused and s.applied < s.tells for s in self._slots)
+        return not any(s.state is State.RUNNING and s.paused and not s.has_left for s in self._slots)
 
     # --- ending
 
@@ -166,23 +306,39 @@ class Crew:
                 slot.state = State.STOPPING
                 effects.append(self._signal(slot, signum))
                 killed = signum == SIGKILL
+                slot.term_at = None
                 slot.kill_at = None if killed else now + self._grace_s
                 slot.abandon_at = now + ABANDON_S if killed else None
         return effects
+
+    def dismiss(self, now: float) -> list[Effect]:
+        """Stop those that are outside: the work is done."""
+        outside = [s for s in self._slots if s.state is State.RUNNING and s.outside]
+        for slot in outside:
+            slot.state, slot.kill_at = State.STOPPING, now + self._grace_s
+        return [self._signal(slot, SIGTERM) for slot in outside]
 
     def hurry(self, now: float) -> list[Effect]:
         """SIGKILL to those who were asked to end and have not."""
         effects: list[Effect] = []
         for slot in self._slots:
-            if slot.state is State.STOPPING and slot.kill_at is not None:
-                slot.kill_at, slot.abandon_at = None, now + ABANDON_S
+            if slot.state is State.STOPPING and slot.abandon_at is None:
+                slot.term_at, slot.kill_at, slot.abandon_at = None, None, now + ABANDON_S
                 effects.append(self._signal(slot, SIGKILL))
         return effects
 
     def tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        for slot, watch in self._watched():
+            due = watch.deadline()
+            if due is not None and now >= due:
+                effects += self.look(slot.worker.local_rank)
         for slot in self._slots:
-            if slot.kill_at is not None and now >= slot.kill_at:
+            if slot.term_at is not None and now >= slot.term_at:
+                grace_s = slot.watch.limits.grace if slot.watch is not None else None
+                slot.term_at, slot.kill_at = None, now + (self._grace_s if grace_s is None else grace_s)
+                effects.append(self._signal(slot, SIGTERM))
+            elif slot.kill_at is not None and now >= slot.kill_at:
                 slot.kill_at, slot.abandon_at = None, now + ABANDON_S
                 effects.append(self._signal(slot, SIGKILL))
             elif slot.abandon_at is not None and now >= slot.abandon_at:
@@ -202,17 +358,18 @@ class Crew:
         slot = self._slots[local_rank]
         if slot.launch != launch or slot.state not in LIVING:
             return None  # an earlier life, given up long ago
-        slot.kill_at = slot.abandon_at = None
-        if slot.state is State.STOPPING:
+        slot.term_at = slot.kill_at = slot.abandon_at = None
+        if slot.state is State.STOPPING and not slot.hangs:
             slot.state = State.STOPPED
             return None
-        if exitcode == 0:
+        if exitcode == 0 and not slot.hangs:
             slot.state = State.DONE
+            self.incomplete |= slot.spoke and slot.applied < slot.tells
             return None
         slot.state = State.FAILED
         if slot.info is None:
             raise AssertionError("a worker failed that was never told of a world")
-        return Failure(slot.info.rank, local_rank, launch, exitcode)
+        return Failure(slot.info.rank, local_rank, launch, exitcode or -SIGTERM)
 
     # --- beginning anew
 
@@ -233,7 +390,7 @@ class Crew:
             raise AssertionError("rewound a crew that lives")
         for slot in self._slots:
             if slot.state is not State.DONE:
-                slot.state, slot.paused, slot.info = State.ABSENT, False, None
+                self._clear(slot)
         self.told, self._rewinding = None, False
 
     def replace(self, local_rank: int) -> None:
@@ -246,7 +403,15 @@ class Crew:
     @staticmethod
     def _renew(slot: Slot) -> None:
         slot.worker = Worker(slot.worker.local_rank, slot.worker.incarnation + 1)
-        slot.state, slot.paused, slot.info = State.ABSENT, False, None
+        Crew._clear(slot)
+
+    @staticmethod
+    def _clear(slot: Slot) -> None:
+        """Nothing that was said of its last process holds for the next one."""
+        slot.state, slot.info, slot.watch = State.ABSENT, None, None
+        slot.tells = slot.applied = slot.leave = 0
+        slot.spoke = slot.paused = slot.in_world = slot.outside = slot.stuck = False
+        slot.hangs = slot.looked = slot.shown = False
 
     @staticmethod
     def _signal(slot: Slot, signum: int) -> SignalWorker:

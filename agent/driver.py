@@ -70,6 +70,10 @@ class Driver:
                 self._supervisor.spawn(effect)
             case do.SignalWorker(local_rank, launch, signum):
                 self._supervisor.signal(local_rank, launch, signum)
+            case do.LookAtProgress(local_rank, launch):
+                self._supervisor.look(local_rank, launch)
+            case do.ShowStacks(local_rank, launch):
+                self._supervisor.show_stacks(local_rank, launch)
             case do.Propose(round_):
                 self._store.propose(round_)
             case do.BeatAsLeader():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from softrun.agent.model import Member, Message, Round
-from softrun.runtime.events import WorkerInfo, WorkerState, WorldChangeEvent
+from softrun.runtime.events import WorkerFault, WorkerInfo, WorkerState, WorldChangeEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class Tell:
     change: WorldChangeEvent | None
     info: WorkerInfo
     round: int
+    fault: WorkerFault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,22 @@ class SignalWorker:
     local_rank: int
     launch: int
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtProgress:
+    """Answer with ProgressSeen."""
+
+    local_rank: int
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Have the worker write its Python stacks into its log, if it can; a stopped one is continued for that."""
+
+    local_rank: int
+    launch: int
 
 
 class Outcome(Enum):
@@ -157,6 +174,8 @@ Effect = (
     | Tell
     | Spawn
     | SignalWorker
+    | LookAtProgress
+    | ShowStacks
     | Note
     | End
 )

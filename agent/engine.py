@@ -27,15 +27,15 @@ from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent import ranks, rendezvous
 from softrun.agent.allegiance import Allegiance
-from softrun.agent.crew import SIGKILL, Crew
+from softrun.agent.crew import SIGKILL, SIGTERM, Crew
 from softrun.agent.effects import Effect, Outcome, Result
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Waits
 from softrun.agent.tenure import Tenure
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
-from softrun.runtime.events import WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerStatus, WorldChangeEvent
 
-SIGTERM = 15
+OBEY_S = 0.1  # for a worker that makes no progress to leave its world
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -61,6 +61,8 @@ class EngineConfig:
     broken_s: float = 0.5
     verdict_s: float = 0.5  # a worker's failure waits so long for the death of a peer that excuses it
     grace_s: float = 30.0
+    limits: ProgressLimits = ProgressLimits()  # noqa: RUF009 - a frozen value
+    """Of workers that say nothing else."""
     exit_barrier_s: float = 300.0
     close_timeout_s: float = 30.0
     store_timeout_s: float = 60.0  # a store that does not answer for so long is lost
@@ -90,7 +92,10 @@ class Engine:
         self._standing = Standing.READY
         self._reason = ""
         self._broken_round = 0
-        self._crew = Crew(config.local_world_size, config.grace_s, config.named_store)
+        self._fault: WorkerFault | None = None  # of one of our workers
+        self._fault_at = now  # when it is said
+        self._suspects: set[int] = set()  # who made no progress and was told to leave: may be stuck
+        self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._restarts_left = config.max_restarts
 
         self._failures: list[do.Failure] = []
@@ -136,6 +141,7 @@ class Engine:
             self._tenure.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
+            self._fault_at,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -173,11 +179,10 @@ class Engine:
                 self._allegiance.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._worker_exited(local_rank, launch, exitcode)
-            case saw.WorkerSaid(local_rank, launch, broken_round, applied):
-                self._crew.obeyed(local_rank, launch, applied)
-                told = self._crew.told
-                if told is not None and broken_round == told.number:
-                    self._broken_round = broken_round
+            case saw.WorkerSaid(local_rank, launch, status):
+                self._worker_said(local_rank, launch, status)
+            case saw.ProgressSeen(local_rank, launch, at):
+                self._progress_seen(local_rank, launch, at)
             case saw.Signalled(signum):
                 self._signalled(signum)
             case saw.Tick():
@@ -239,8 +244,11 @@ class Engine:
                     "script that never calls worlds() or get_worker_info(), use --restart_policy hard",
                     warning=True,
                 )
-        self._effects += self._crew.enter(round_, (self._config.node, self.incarnation), self._restarts_left)
+        life = (self._config.node, self.incarnation)
+        self._effects += self._crew.enter(round_, life, self._restarts_left, self._now)
         self._stage(Stage.WORKING)
+        if self._crew.incomplete:
+            self._break_world()
         self._note(_describe(round_), warning=round_.number > 1)
 
     def _fell_short(self) -> None:
@@ -286,6 +294,8 @@ class Engine:
 
     def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
         """It comes back as a newcomer."""
+        if not self._crew.workers():
+            why = "the others went on without this node, none of whose workers can be in a world"
         self._note(f"{why}: it joins again", warning=True)
         self.incarnation += 1
         match self.stage:
@@ -299,7 +309,7 @@ class Engine:
         if self._respond(Trigger.SCALE_DOWN) is Response.STOP_MEET_START:
             self._restart(charged=False)
         else:
-            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN)
+            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN, self._now)
             self._stage(Stage.WAITING)
 
     def _closed(self, round_: Round) -> None:
@@ -315,13 +325,68 @@ class Engine:
             case Stage.LEAVING:
                 pass  # ends when the workers are gone
 
+    def _worker_said(self, local_rank: int, launch: int, status: WorkerStatus) -> None:
+        told = self._crew.told
+        if not self._crew.said(local_rank, launch, status, self._now) or told is None:
+            return
+        if status.broken_round == told.number:
+            self._broken_round = told.number
+        if status.fault is not None and status.fault.round == told.number and not self._faulty(told):
+            self._fault, self._fault_at = status.fault, self._now + status.last_call_wait
+
+    def _faulty(self, world: Round) -> bool:
+        return self._fault is not None and self._fault.round == world.number
+
+    def _progress_seen(self, local_rank: int, launch: int, at: float) -> None:
+        hangs = self._crew.hangs(local_rank, launch, at, self._now)
+        if local_rank in self._suspects and self._now >= self._fault_at:
+            self._suspects.remove(local_rank)
+            self._judge(local_rank)
+        elif hangs and self._respond(Trigger.WORLD_BROKEN) is Response.STOP_MEET_START:
+            self._end_hung(local_rank)
+        elif hangs:
+            self._suspect(local_rank)
+
+    def _suspect(self, local_rank: int) -> None:
+        """It hangs, or whoever it waits for: they look the same. Who leaves the world when told to is well."""
+        self._effects += self._crew.show(local_rank)
+        told = self._crew.told
+        if self.stage is Stage.WORKING and told is not None and not self._crew.leaving(local_rank):
+            text = self._crew.describe(local_rank, self._now)
+            self._note(f"{text}: asking for a new world", warning=True)
+            self._break_world()
+            self._effects += self._crew.pause(None, self._now)
+            self._stage(Stage.WAITING)
+            self._fault = WorkerFault(round=told.number, text=f"{text} on {self._config.host}")
+        if not self._suspects:
+            self._fault_at = self._now + OBEY_S
+        self._suspects.add(local_rank)
+
+    def _judge(self, local_rank: int) -> None:
+        if not self._crew.give_up_on(local_rank, self._now):
+            return
+        if self._crew.overdue(local_rank, self._now):
+            self._end_hung(local_rank)
+        else:
+            text = self._crew.describe(local_rank, self._now)
+            self._note(f"{text} and has not left its world: the others go on without it", warning=True)
+
+    def _end_hung(self, local_rank: int) -> None:
+        self._note(f"{self._crew.describe(local_rank, self._now)} and is ended", warning=True)
+        self._effects += self._crew.end(local_rank, self._now)
+
     def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
         failure = self._crew.exited(local_rank, launch, exitcode)
         match self.stage:
             case Stage.WAITING | Stage.WORKING:
                 if failure is not None:
                     self._worker_failed(failure)
-                elif self._crew.finished():
+                    return
+                if self._crew.incomplete:
+                    self._break_world()
+                if self._crew.done():
+                    self._effects += self._crew.dismiss(self._now)
+                if self._crew.finished():
                     self._finish()
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; `_advance` looks whether all have
@@ -347,6 +412,7 @@ class Engine:
                     self._spent()
                 else:
                     self._crew.replace(failure.local_rank)
+                    self._warm_up()
             case Response.RECORD_FAILURE:
                 if not self._crew.workers():
                     self._spent()
@@ -400,6 +466,9 @@ class Engine:
         self._broken_round = self._crew.told.number
 
     def _finish(self) -> None:
+        if self._crew.told is None:
+            self._leave(Result(Outcome.SUCCEEDED, "the workers of this node ended before they were in a world"))
+            return
         self._standing = Standing.FINISHED
         self._stage(Stage.FINISHED)
         self._note("all workers of this node have finished")
@@ -473,6 +542,10 @@ class Engine:
             self._fence()
         if self._tenure.expiring(self._now):
             self._end_who_stays()
+        self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
+        if self._now >= self._fault_at:
+            for local_rank in sorted(self._suspects):
+                self._effects += self._crew.look(local_rank)
         self._effects += self._crew.tick(self._now)
         before = None
         while before is not self.stage:
@@ -510,6 +583,9 @@ class Engine:
         return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
 
     def _wait(self) -> None:
+        leader = self._leader()
+        if not self._placed() and leader is not None and leader.node != self._config.node:
+            self._warm_up()
         if self.record is None and self._store_empty and self._tenure.sure(self._now):
             self._effects += self._allegiance.propose(rendezvous.found(self._me(), self._config.job))
         due = self._stage_deadline()
@@ -522,6 +598,19 @@ class Engine:
                     "them, lower --nnodes, or raise join_timeout in --rdzv_conf",
                 )
             )
+
+    def _placed(self) -> bool:
+        return self.record is not None and self.record.member(self._config.node, self.incarnation) is not None
+
+    def _warm_up(self) -> None:
+        """Others are at work: whoever is to join them starts outside of their world, so that they need not wait."""
+        record = self.record
+        if record is None or record.phase is not Phase.SEALED or record.finishing:
+            return
+        if self._crew.absent() and self._respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK:
+            life = (self._config.node, self.incarnation)
+            expected = ranks.with_member(record, replace(self._me(), workers=self._crew.all_workers()))
+            self._effects += self._crew.warm_up(expected, life, self._restarts_left)
 
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""
@@ -574,14 +663,17 @@ class Engine:
 
     def _me(self) -> Member:
         config = self._config
-        workers = self._crew.workers()
+        # A node that joins comes with all its workers.
+        workers = () if self._crew.outside() and not self._placed() else self._crew.workers()
         term, place = self._tenure.term, config.place
         return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
 
     def _report(self) -> Report:
         last = self._last_report
         sequence = last.sequence if last is not None else 0
-        report = Report(self._me(), self._standing, self._crew.done(), self._broken_round, self._reason, sequence)
+        fault = self._fault if self._now >= self._fault_at and not self._suspects else None
+        done = self._crew.done()
+        report = Report(self._me(), self._standing, done, self._broken_round, self._reason, sequence, fault)
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)
         return last

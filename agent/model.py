@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from softrun.runtime.events import WorkerFault
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
@@ -57,6 +59,7 @@ class Report:
     broken_round: int = 0  # a world that one of its workers found broken; 0 is none
     reason: str = ""  # of FAILED
     sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
+    fault: WorkerFault | None = None  # the last that befell one of its workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class Round:
     lost: tuple[str, ...] = ()  # nodes judged dead by the step that made this version
     finishing: bool = False  # somebody has finished: nobody new is admitted
     outcome: str = ""  # of CLOSED: empty after success, else why the job failed
+    fault: WorkerFault | None = None  # which ended the world before this one
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """This life of the node, if it is part of this round."""

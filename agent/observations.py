@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softrun.agent.model import Message, Round
+from softrun.runtime.events import WorkerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,20 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSaid:
-    """A worker's status changed (`softrun.runtime.events.WorkerStatus`)."""
+    """A worker's status changed."""
 
     local_rank: int
     launch: int
-    broken_round: int | None
-    applied: int = 0  # how many of the events that it was told it has obeyed
+    status: WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSeen:
+    """When a worker made progress last, by this agent's clock, in answer to LookAtProgress."""
+
+    local_rank: int
+    launch: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,7 @@ Observation = (
     | WorkerStoreOpened
     | WorkerExited
     | WorkerSaid
+    | ProgressSeen
     | Signalled
     | Tick
 )

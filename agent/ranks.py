@@ -77,6 +77,12 @@ def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
     return replace(reported, workers=(*survivors, *sorted(w for w in living if w not in survivors)))
 
 
+def with_member(round_: Round, member: Member) -> Round:
+    """The round as it would be if this member were in it, as it stands now."""
+    others = [m for m in round_.members if m.node != member.node]
+    return replace(round_, members=order(round_, [*others, member]))
+
+
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
     """Members of the next world in rank order; a survivor is one with a surviving worker."""
     old = set(worker_lives(before))

@@ -30,6 +30,7 @@ from enum import Enum
 
 from softrun.agent import ranks
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.runtime.events import WorkerFault
 
 # --- transitions
 
@@ -56,10 +57,13 @@ def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Roun
     return replace(_next(round_), phase=Phase.OPEN, members=ranks.order(round_, kept), lost=lost)
 
 
-def seal(round_: Round, members: list[Member], store: Address, lost: tuple[str, ...]) -> Round:
+def seal(
+    round_: Round, members: list[Member], store: Address, lost: tuple[str, ...], fault: WorkerFault | None = None
+) -> Round:
     return replace(
         _next(round_),
         number=round_.number + 1,
+        fault=fault,
         phase=Phase.SEALED,
         members=ranks.order(round_, members),
         # Only the first world can meet in a place that was named beforehand: nobody has left anything there yet.
@@ -188,13 +192,16 @@ def decide(
             return Decision(f"{len(world)} nodes are enough", seal(round_, world, store, lost))
         return _after_last_call(round_, world, store, waits, patience, now)
 
+    fault = _fault(round_, reports)
     if lost or _shrunk(round_, reports, fates):
         if enough:
-            return Decision(_who_is_missing(stay, fates), seal(round_, world, store, lost))
+            return Decision(_who_is_missing(stay, fates), seal(round_, world, store, lost, _anywhere(fault)))
         if stay:
             return Decision("too few nodes are left", fall_short(round_, stay, lost))
         return Decision("nobody is left in this world")
-    if _broken(round_, reports):
+    if fault is not None and enough:
+        return Decision("a worker has a fault", seal(round_, world, store, lost, fault))
+    if _broken(round_, reports) and enough:
         if patience.broken_since is None:
             patience.broken_since = now
         due = patience.broken_since + waits.broken_s
@@ -231,11 +238,15 @@ def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> 
 
 
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
+    """Those whose workers can begin: a node that came while others worked names none before they are ready."""
     placed = {m.life for m in round_.members}
     return [
         report.member
         for node, report in reports.items()
-        if report.standing is Standing.READY and report.member.life not in placed and node not in dead
+        if report.standing is Standing.READY
+        and report.member.workers
+        and report.member.life not in placed
+        and node not in dead
     ]
 
 
@@ -256,6 +267,22 @@ def _grown(round_: Round, stay: list[Member]) -> bool:
 def _broken(round_: Round, reports: dict[str, Report]) -> bool:
     placed = {m.life for m in round_.members}
     return any(r.broken_round == round_.number and r.member.life in placed for r in reports.values())
+
+
+def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
+    """What befell a worker of this world. Of several faults the outermost wrapper that one of them needs."""
+    placed = {m.life for m in round_.members}
+    faults = [
+        r.fault
+        for r in reports.values()
+        if r.fault is not None and r.fault.round == round_.number and r.member.life in placed
+    ]
+    return min(faults, key=lambda fault: fault.depth, default=None)
+
+
+def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
+    """Where somebody was lost as well, nobody knows which wrapper all the others are in."""
+    return None if fault is None else fault.model_copy(update={"depth": 0})
 
 
 def _who_is_missing(stay: list[Member], fates: dict[str, Fate]) -> str:

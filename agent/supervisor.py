@@ -23,11 +23,12 @@ from softrun.agent import warden
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
-from softrun.agent.observations import Observation, WorkerExited, WorkerSaid
+from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
 from softrun.agent.processes import Function, Process, Program, signal_group
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, STATUS, ChannelError, EventWriter, default_root
 from softrun.runtime.events import WorkerEvent, WorkerState
+from softrun.runtime.progress import STACKS_SIGNAL
 from softrun.runtime.watcher import DirectoryWatcher
 
 _FAREWELL_S = 1.0
@@ -130,6 +131,21 @@ class Supervisor:
             self._agent.entered(tell)
         else:
             self._agent.halted()
+
+    def look(self, local_rank: int, launch: int) -> None:
+        """Answer with when the worker made progress last."""
+        channel = self._channels.get((local_rank, launch))
+        progress = channel.read_progress() if channel is not None else None
+        if progress is not None:
+            self._observe(ProgressSeen(local_rank, launch, progress.last_s))
+
+    def show_stacks(self, local_rank: int, launch: int) -> None:
+        """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
+        channel = self._channels.get((local_rank, launch))
+        progress = channel.read_progress() if channel is not None else None
+        if progress is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(progress.pid, STACKS_SIGNAL)
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
         process = self._processes.get((local_rank, launch))
@@ -242,7 +258,7 @@ class Supervisor:
         channel = self._channels.get((int(rank), int(launch)))
         status = channel.read_status() if channel is not None else None
         if status is not None:
-            self._post(WorkerSaid(int(rank), int(launch), status.broken_round, status.applied))
+            self._post(WorkerSaid(int(rank), int(launch), status))
 
     # --- the warden
 
@@ -280,4 +296,5 @@ def _event(tell: Tell) -> WorkerEvent:
         worker_state=tell.state,
         change_event=tell.change,
         round=tell.round,
+        fault=tell.fault,
     )

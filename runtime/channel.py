@@ -4,6 +4,7 @@
         event-0000000001.json                           mode 0600, at most 1 MiB
         event-0000000002.json
         status.json
+        progress                                        32 bytes of memory that both ends share
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
               restarted worker is a new incarnation and gets a new directory: it can never read its predecessor's mail.
@@ -14,8 +15,11 @@ Who reads.    Events: the worker, in order of their numbers; the last one holds.
               it then sees the events that are still there. The status: the agent, which sees the newest only.
 Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
 
-Each file is {"version": 1, "event": {...}} or {"version": 1, "status": {...}}. Unknown fields are passed over. A higher
-version is refused: agent and worker must use the same softrun.
+The progress is the worker's: it makes the file and maps it into its memory (`softrun.runtime.progress`); the agent
+reads it when it wants to know whether the worker goes on.
+
+Each other file is {"version": 1, "event": {...}} or {"version": 1, "status": {...}}. Unknown fields are passed over. A
+higher version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
 enter, a file that is too big or not to be understood. A bad directory is an error. A bad *file* is passed over with
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import re
 import tempfile
@@ -36,12 +41,15 @@ from pydantic import BaseModel, ValidationError
 
 from softrun.runtime.directory import MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
 from softrun.runtime.events import WorkerEvent, WorkerStatus
+from softrun.runtime.progress import SIZE as PROGRESS_BYTES
+from softrun.runtime.progress import LastProgress, read_progress
 
 __all__ = ["ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
 
 ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
 KEPT = 16
 STATUS = "status.json"
+PROGRESS = "progress"
 VERSION = 1
 
 _EVENT_NAME = re.compile(r"event-(\d{10})\.json")
@@ -108,6 +116,14 @@ class EventWriter:
                 _log.warning("a worker's status is passed over: %s", error)
             return None
 
+    def read_progress(self) -> LastProgress | None:
+        """What the worker shows of its progress; None if it shows none."""
+        try:
+            content = self._directory.read(PROGRESS)
+        except ChannelError:
+            return None
+        return None if content is None else read_progress(content)
+
     def remove(self) -> None:
         """Remove the directory and the channel's own files in it. Foreign files stay, and so does their directory."""
         try:
@@ -144,6 +160,9 @@ class EventReader:
                 events.append(event)
         return events
 
+    def share_progress(self) -> mmap.mmap:
+        return self._directory.share(PROGRESS, PROGRESS_BYTES)
+
     def write_status(self, status: WorkerStatus) -> None:
         self._directory.replace(STATUS, _encode("status", status))
 
@@ -174,7 +193,7 @@ def _event_name(number: int) -> str:
 
 def _is_ours(name: str) -> bool:
     published = name.removeprefix(".").removesuffix(".new")
-    return published == STATUS or _EVENT_NAME.fullmatch(published) is not None
+    return published in (STATUS, PROGRESS) or _EVENT_NAME.fullmatch(published) is not None
 
 
 def _is_writable_directory(path: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -123,6 +124,15 @@ class PrivateDirectory:
                 f"{self.path / name} cannot be written ({error.strerror}): "
                 "free its file system or set SOFTRUN_CHANNEL_ROOT to a directory on another one"
             ) from error
+
+    def share(self, name: str, size: int) -> mmap.mmap:
+        """Make a file of zeros and map it into memory: what is written there is what the other end reads."""
+        self.replace(name, bytes(size))
+        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=self._fd)
+        try:
+            return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
 
     def _fill(self, name: str, content: bytes) -> None:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)

@@ -59,6 +59,18 @@ class WorkerInfo(_Value):
         }
 
 
+class WorkerFault(_Value):
+    """What befell a worker, and ends the world for all."""
+
+    round: int = Field(description="the world in which it happened")
+    text: str = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
+    depth: int = Field(
+        default=0,
+        ge=0,
+        description="of the innermost wrapper that all ranks were in, counted from the outermost, 1; 0 is not known",
+    )
+
+
 class WorkerEvent(_Value):
     """One message of an agent to one worker. Events are applied in order of `sequence`; the last one holds."""
 
@@ -69,6 +81,7 @@ class WorkerEvent(_Value):
         default=None, description="None at a worker's start, and where the same members form a new world"
     )
     # softrun's own
+    fault: WorkerFault | None = Field(default=None, description="what ended the world before this one, if it is known")
     round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
 
@@ -94,12 +107,25 @@ class WorkerEvent(_Value):
         }
 
 
+class ProgressLimits(_Value):
+    """After how long without progress what is done about a worker; in seconds, None for never."""
+
+    soft: float | None = Field(default=None, gt=0, description="then all are restarted, each in its process")
+    hard: float | None = Field(default=None, gt=0, description="then this one is ended")
+    grace: float | None = Field(default=None, ge=0, description="from SIGTERM to SIGKILL; None is the agent's own")
+
+
 class WorkerStatus(_Value):
     """What a worker tells its agent. The file is overwritten: the agent sees the newest, not every one."""
 
     ready: bool = Field(default=False, description="it has asked for a world at least once")
     applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")
     broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
+    fault: WorkerFault | None = Field(default=None, description="what befell it last")
+    last_call_wait: float = Field(
+        default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
+    )
+    limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 
 def _in_url(host: str) -> str:

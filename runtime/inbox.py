@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import threading
 import time
@@ -13,10 +14,12 @@ from typing import Protocol
 
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, ChannelError, EventReader
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus
+from softrun.runtime.progress import BEAT_INTERVAL_S
 from softrun.runtime.watcher import DirectoryWatcher
 
-# Waiting is pushed by the watcher. A wait also looks for itself this often, should a notification be lost.
-LOOK_INTERVAL_S = 1.0
+# Waiting is pushed by the watcher. A wait also looks for itself, should a notification be lost, and shows by that that
+# it goes on.
+LOOK_INTERVAL_S = BEAT_INTERVAL_S
 
 Subscriber = Callable[[WorkerEvent], None]
 
@@ -37,6 +40,9 @@ class Inbox(Protocol):
 
     def tell(self, status: WorkerStatus) -> None:
         """Let the agent know."""
+
+    def share_progress(self) -> mmap.mmap | None:
+        """Memory that the agent reads; None where nobody does."""
 
 
 class ChannelInbox:
@@ -93,6 +99,15 @@ class ChannelInbox:
                 self._told = status
             except ChannelError as error:
                 _log.warning("the agent was not told, and will be later: %s", error)
+
+    def share_progress(self) -> mmap.mmap | None:
+        if not self._may_tell:
+            return None
+        try:
+            return self._reader.share_progress()
+        except (ChannelError, OSError) as error:
+            _log.warning("nobody will notice if this worker hangs: %s", error)
+            return None
 
     def _poll(self) -> None:
         try:
@@ -157,6 +172,9 @@ class StaticInbox:
 
     def tell(self, status: WorkerStatus) -> None:
         pass
+
+    def share_progress(self) -> mmap.mmap | None:
+        return None
 
 
 def open_inbox(*, may_tell: bool = True) -> Inbox:

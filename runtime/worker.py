@@ -19,10 +19,20 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
+from softrun.runtime.abort import abort_all, note_groups
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
-from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
-from softrun.runtime.groups import count_groups_anew, cut_noted, has_group, note_builds
+from softrun.runtime.events import (
+    ProgressLimits,
+    WorkerEvent,
+    WorkerFault,
+    WorkerInfo,
+    WorkerState,
+    WorkerStatus,
+    WorldChangeEvent,
+)
+from softrun.runtime.groups import count_groups_anew, has_group
 from softrun.runtime.inbox import Inbox, open_inbox
+from softrun.runtime.progress import Progress
 
 
 def get_worker_event() -> WorkerEvent:
@@ -56,6 +66,21 @@ def last_event() -> WorkerEvent:
     return _worker().last()
 
 
+def ping() -> None:
+    """Show that training gets on; from the first call in each world on, calls must come within the timeouts."""
+    _worker().ping()
+
+
+def watch(limits: ProgressLimits) -> None:
+    """Have the agent act when this worker makes no progress for so long."""
+    _worker().watch(limits)
+
+
+def tell_fault(text: str, depth: int, last_call_wait_s: float) -> None:
+    """Have the agents end this world, whose members are well, and form a new one."""
+    _worker().tell_fault(text, depth, last_call_wait_s)
+
+
 class _HandedOut(WorkerInfo):
     """The value that it was made from, equal to it, hashed, shown and pickled like it; it notes that it was used."""
 
@@ -63,7 +88,7 @@ class _HandedOut(WorkerInfo):
 
     def get_pg_parameters(self) -> dict[str, Any]:
         self._used = True
-        note_builds()  # torch may have been imported since this was handed out
+        note_groups()  # torch may have been imported since this was handed out
         return super().get_pg_parameters()
 
     @property
@@ -94,6 +119,8 @@ class _Worker:
         self._entered = 0  # the sequence of the event that named the world that the trainer is in
         self._grouped = False  # a default process group was seen in this round
         self._stop_watching: Callable[[], None] | None = None
+        self._status = WorkerStatus()
+        self._progress: Progress | None = None
 
     def last(self) -> WorkerEvent:
         self._grouped = self._grouped or has_group()
@@ -109,24 +136,51 @@ class _Worker:
         return self._handed
 
     def world_after(self, round_: int) -> WorkerEvent:
+        self._show_progress()
         while True:
             event = self.inbox.last()
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
-            self.inbox.tell(WorkerStatus(ready=True, applied=event.sequence, broken_round=broken))
+            self._tell(ready=True, applied=event.sequence, broken_round=broken)
             if usable:
                 self._enter(event)
                 return event
             self.inbox.wait(event.sequence)
+
+    def ping(self) -> None:
+        if self._progress is not None:
+            self._progress.ping()
+
+    def watch(self, limits: ProgressLimits) -> None:
+        if self._progress is not None:
+            self._tell(limits=limits)
+
+    def tell_fault(self, text: str, depth: int, last_call_wait_s: float) -> None:
+        fault = WorkerFault(round=self._round, text=text, depth=depth)
+        self._tell(fault=fault, last_call_wait=last_call_wait_s)
+
+    def _tell(self, **changes: Any) -> None:
+        self._status = self._status.model_copy(update=changes)
+        self.inbox.tell(self._status)
+
+    def _show_progress(self) -> None:
+        """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
+        if self._progress is not None:
+            self._progress.forget_pings()
+        elif threading.current_thread() is threading.main_thread():
+            memory = self.inbox.share_progress()
+            if memory is not None:
+                self._progress = Progress(memory)
+                self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _enter(self, event: WorkerEvent) -> None:
         self._entered = event.sequence
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             count_groups_anew()
-            note_builds()
+            note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
 
@@ -137,7 +191,7 @@ class _Worker:
         """
         added = event.change_event is WorldChangeEvent.SCALE_UP and event.worker_state is WorkerState.PAUSED
         if not added and event.sequence > self._entered:
-            cut_noted()
+            abort_all()
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()

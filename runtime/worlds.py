@@ -24,7 +24,7 @@ from functools import partial
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorldChangeEvent
 from softrun.runtime.groups import Group, is_lost_peer
 from softrun.runtime.steplog import log_step
-from softrun.runtime.worker import last_event, on_world_change, wait_for_world
+from softrun.runtime.worker import last_event, on_world_change, ping, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
 BUILD_ATTEMPTS = 5
@@ -69,6 +69,15 @@ class World:
     def changed(self) -> bool:
         """Whether the agent has sent anything since: then this world is over. Costs a few microseconds."""
         return last_event().sequence > self._event.sequence
+
+    @property
+    def sequence(self) -> int:
+        """Of the event that named this world."""
+        return self._event.sequence
+
+    def ping(self) -> None:
+        """Say that training gets on. From the first ping in a world on, the timeouts want one as often."""
+        ping()
 
     def check(self, step: int | None = None) -> None:
         """Raise WorldChanged if this world is over. Call it between two steps; `step` goes to the step log."""

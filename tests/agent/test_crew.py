@@ -6,7 +6,7 @@ from values import member, sealed
 from softrun.agent import effects as do
 from softrun.agent.crew import ABANDON_S, SIGKILL, Crew, State
 from softrun.agent.model import Worker
-from softrun.runtime.events import WorkerState, WorldChangeEvent
+from softrun.runtime.events import WorkerState, WorkerStatus, WorldChangeEvent
 
 LIFE = ("a", 1)
 SIGTERM = 15
@@ -14,7 +14,7 @@ SIGTERM = 15
 
 def entered(size: int = 2) -> Crew:
     crew = Crew(size, grace_s=2.0)
-    crew.enter(sealed(member("a", workers=size)), LIFE, 0)
+    crew.enter(sealed(member("a", workers=size)), LIFE, 0, 0.0)
     return crew
 
 
@@ -28,7 +28,7 @@ def signals(effects: list[do.Effect]) -> list[tuple[int, int]]:
 
 def test_the_absent_are_started_with_their_first_event() -> None:
     crew = Crew(2, grace_s=2.0)
-    (spawn,) = crew.enter(sealed(member("a", workers=2)), LIFE, 3)
+    (spawn,) = crew.enter(sealed(member("a", workers=2)), LIFE, 3, 0.0)
     assert isinstance(spawn, do.Spawn)
     assert [(t.local_rank, t.launch, t.state, t.change) for t in spawn.tell] == [
         (0, 1, WorkerState.HEALTHY, None),
@@ -39,7 +39,7 @@ def test_the_absent_are_started_with_their_first_event() -> None:
 
 def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:
     crew = entered()
-    effects = crew.enter(sealed(member("a", workers=2), member("b"), number=2), LIFE, 0)
+    effects = crew.enter(sealed(member("a", workers=2), member("b"), number=2), LIFE, 0, 0.0)
     up = WorldChangeEvent.SCALE_UP
     assert tells(effects) == [
         (0, WorkerState.PAUSED, up, 1),
@@ -51,9 +51,9 @@ def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:
 
 def test_those_who_have_not_asked_for_their_world_are_known() -> None:
     crew = entered()
-    crew.obeyed(1, 1, 1)
+    crew.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
     assert crew.silent() == (0,)
-    crew.obeyed(0, 2, 1)  # of another process
+    crew.said(0, 2, WorkerStatus(ready=True, applied=1), 1.0)  # of another process
     assert crew.silent() == (0,)
     crew.exited(0, 1, 1)
     assert crew.silent() == ()
@@ -61,8 +61,8 @@ def test_those_who_have_not_asked_for_their_world_are_known() -> None:
 
 def test_nobody_is_paused_twice() -> None:
     crew = entered()
-    assert len(crew.pause(WorldChangeEvent.SCALE_DOWN)) == 2
-    assert crew.pause(WorldChangeEvent.SCALE_DOWN) == []
+    assert len(crew.pause(WorldChangeEvent.SCALE_DOWN, 0.0)) == 2
+    assert crew.pause(WorldChangeEvent.SCALE_DOWN, 0.0) == []
 
 
 def test_stopping_escalates_and_then_gives_up() -> None:
@@ -108,7 +108,7 @@ def test_an_exit_of_an_earlier_launch_changes_nothing() -> None:
     crew.stop(SIGTERM, now=0.0)
     crew.exited(0, launch=1, exitcode=-15)
     crew.renew()
-    crew.enter(sealed(member("a", lives=2), number=2), LIFE, 1)
+    crew.enter(sealed(member("a", lives=2), number=2), LIFE, 1, 0.0)
     assert crew.exited(0, launch=1, exitcode=1) is None
     assert crew.living()
 
@@ -120,7 +120,7 @@ def test_renewed_workers_are_newcomers_and_rewound_ones_are_not() -> None:
         crew.exited(0, launch=1, exitcode=-15)
         begin_anew(crew)
         assert crew.workers() == (Worker(0, incarnation),)
-        effects = crew.enter(sealed(member("a", lives=incarnation), number=2), LIFE, 1)
+        effects = crew.enter(sealed(member("a", lives=incarnation), number=2), LIFE, 1, 0.0)
         (spawn,) = effects
         assert isinstance(spawn, do.Spawn)
         assert spawn.tell[0].launch == 2

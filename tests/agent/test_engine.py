@@ -9,6 +9,7 @@ from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.engine import SILENCE_S, Engine, EngineConfig
 from softrun.policies import load_policy
+from softrun.runtime.events import WorkerStatus
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_a_worker_that_never_asks_for_its_world_is_named(after_s: float, asks: b
     engine.observe(saw.StoreReady(hosted=True), 0.0)
     engine.observe(saw.RecordSeen(sealed(member("a"))), 0.0)
     if asks:
-        engine.observe(saw.WorkerSaid(0, 1, None, 1), 1.0)
+        engine.observe(saw.WorkerSaid(0, 1, WorkerStatus(ready=True, applied=1)), 1.0)
     effects = engine.observe(saw.RecordSeen(sealed(member("a"), member("b"), number=2)), after_s)
     assert any(isinstance(effect, do.Tell) for effect in effects), "the world has changed"
     said = [effect.text for effect in effects if isinstance(effect, do.Note) and effect.warning]

@@ -7,7 +7,10 @@ A file is prose (lines that begin with `#`), and blocks:
     ----
     store: …           what happened meanwhile, exactly
 
-The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. Directives:
+The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. Further settings:
+`join_timeout=20`; `soft=2s hard=4s`, the limits by which every worker is watched (`watched=yes`: it is watched, without
+limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, which workers give the faults of others;
+`ready=5s`, how long one that was started outside of the world takes to ask for one. Directives:
 
     host A              A, which starts next, hosts the store
     start A B           agents A and B start
@@ -18,18 +21,23 @@ The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failur
     cut A B, heal       A and B do not reach the others; the network is whole again
     worker A/0 exits 1  one worker ends by itself
     worker A/0 breaks   one worker reports that it found its world broken
+    worker A/0 excepts  its training function raises: it lives, and says so (`excepts at 2`: in the wrapper at depth 2)
+    worker A/0 hangs    it makes no progress and obeys nothing; the others of its world soon wait for it
+    worker A/0 recovers it goes on, and obeys what it was told meanwhile
+    never ready A       workers that A starts outside of the world from now on never ask for one
     sigterm A           A's agent gets SIGTERM
     finish              every worker of the world exits 0
 
-A trace has one line for whatever a person sees: rounds in the store, what each worker is told or sent, how each agent
-ended. Nodes have the beat interval 1 s and the tolerance 5 s, like real ones.
+A trace has one line for whatever a person sees: rounds in the store, what each worker is told or sent, whose stacks are
+shown, how each agent ended. `started in` a round is started at work; `started outside` is started beside it, PAUSED.
+Nodes have the beat interval 1 s and the tolerance 5 s, like real ones.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulation.checkers import all_checkers
 from simulation.cluster import Cluster, Node, Process, Watcher
@@ -38,8 +46,10 @@ from softrun.agent import observations as saw
 from softrun.agent.engine import EngineConfig
 from softrun.agent.model import JobSettings, Phase, Round
 from softrun.policies import WorkerFailure, load_policy
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
 
 SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
+NEVER_S = 1e9
 
 
 class Scribe(Watcher):
@@ -57,20 +67,25 @@ class Scribe(Watcher):
         elif after.phase is Phase.OPEN:
             self._write(f"store: open for {_names(after)}{lost}")
         else:
-            self._write(f"store: round {after.number} sealed {_names(after)}{lost}")
+            fault = f", after a {_fault(after.fault)}" if after.fault is not None else ""
+            self._write(f"store: round {after.number} sealed {_names(after)}{lost}{fault}")
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         match effect:
             case do.Spawn(tells, restarts_left):
                 left = f", {restarts_left} restarts left" if restarts_left < node.config.max_restarts else ""
                 for tell in tells:
-                    self._write(f"{node.name}/{tell.local_rank}: started in {_place(tell)}{left}")
+                    where = "in" if tell.state is WorkerState.HEALTHY else "outside of"
+                    self._write(f"{node.name}/{tell.local_rank}: started {where} {_place(tell)}{left}")
             case do.Tell(local_rank, _, state, change):
                 why = f" {change.value}" if change is not None else ""
-                where = f" {_place(effect)}" if state.value == "HEALTHY" else ""
-                self._write(f"{node.name}/{local_rank}: {state.value}{why}{where}")
+                where = f" {_place(effect)}" if state is WorkerState.HEALTHY else ""
+                fault = " with the fault" if effect.fault is not None else ""
+                self._write(f"{node.name}/{local_rank}: {state.value}{why}{where}{fault}")
             case do.SignalWorker(local_rank, _, signum):
                 self._write(f"{node.name}/{local_rank}: gets {SIGNALS[signum]}")
+            case do.ShowStacks(local_rank):
+                self._write(f"{node.name}/{local_rank}: shows its stacks")
             case do.End(result):
                 reason = f": {result.reason}" if result.reason else ""
                 self._write(f"{node.name}: ended {result.outcome.value}{reason}")
@@ -84,6 +99,11 @@ class Scribe(Watcher):
 
 def _names(round_: Round) -> str:
     return " ".join(m.node if m.incarnation == 1 else f"{m.node}#{m.incarnation}" for m in round_.members)
+
+
+def _fault(fault: WorkerFault) -> str:
+    """Its first line; a simulated exception has no text."""
+    return (fault.text.split("\n")[0] or "fault") + (f" at depth {fault.depth}" if fault.depth else "")
 
 
 def _place(tell: do.Tell) -> str:
@@ -140,6 +160,8 @@ class Player:
         self._restarts = 3
         self._join_timeout_s = 600.0
         self._host = ""
+        self._grace_s = 30.0
+        self._last_call_wait_s = 0.0
 
     def play(self, blocks: list[Block]) -> Iterator[list[str]]:
         """The trace of each block."""
@@ -177,6 +199,16 @@ class Player:
             case ["worker", name, "breaks"]:
                 process = self._process(name)
                 self.cluster.say_broken(process, process.last.round)
+            case ["worker", name, "excepts", *at]:
+                process = self._process(name)
+                depth = int(at[1]) if at else 0
+                self.cluster.say_fault(process, process.last.round, self._last_call_wait_s, depth)
+            case ["worker", name, "hangs"]:
+                self.cluster.hang(self._process(name))
+            case ["worker", name, "recovers"]:
+                self.cluster.recover(self._process(name))
+            case ["never", "ready", name]:
+                self._node(name).slow_to_ready_s = NEVER_S
             case ["sigterm", name]:
                 self.cluster.deliver(self._node(name), saw.Signalled(15))
             case ["finish"]:
@@ -193,6 +225,13 @@ class Player:
         self._workers = int(settings.get("workers", "1"))
         self._restarts = int(settings.get("restarts", "3"))
         self._join_timeout_s = float(settings.get("join_timeout", "600"))
+        self._grace_s = _seconds(settings, "grace") or 30.0
+        self._last_call_wait_s = _seconds(settings, "last_call_wait") or 0.0
+        soft, hard = _seconds(settings, "soft"), _seconds(settings, "hard")
+        if soft or hard or "watched" in settings:
+            self.cluster.habits.limits = ProgressLimits(soft=soft, hard=hard)
+        if ready_s := _seconds(settings, "ready"):
+            self.cluster.timing = replace(self.cluster.timing, worker_ready=(ready_s, ready_s))
 
     def _start(self, name: str) -> None:
         config = EngineConfig(
@@ -204,6 +243,7 @@ class Player:
             local_world_size=self._workers,
             max_restarts=self._restarts,
             join_timeout_s=self._join_timeout_s,
+            grace_s=self._grace_s,
         )
         node = self.cluster.start(
             config, load_policy(self._job.restart_policy, WorkerFailure(self._job.worker_failure))
@@ -219,3 +259,7 @@ class Player:
     def _process(self, name: str) -> Process:
         node, local_rank = name.split("/")
         return self.cluster.nodes[node].processes[int(local_rank)]
+
+
+def _seconds(settings: dict[str, str], name: str) -> float | None:
+    return float(settings[name].removesuffix("s")) if name in settings else None

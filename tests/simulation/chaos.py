@@ -23,8 +23,9 @@ from softrun.agent import observations as saw
 from softrun.agent.effects import Effect, Outcome
 from softrun.agent.engine import EngineConfig, Stage
 from softrun.agent.model import Address, JobSettings, Phase, Standing
+from softrun.agent.watch import LEAVE
 from softrun.policies import WorkerFailure, load_policy
-from softrun.runtime.events import WorkerState
+from softrun.runtime.events import ProgressLimits, WorkerState
 
 SIGTERM = 15
 POLICIES = (
@@ -34,6 +35,13 @@ POLICIES = (
     ("soft", "record"),
     ("hard", "no-replace"),
 )
+LIMITS = (
+    None,
+    ProgressLimits(),
+    ProgressLimits(soft=2.0, hard=4.0, grace=0.2),
+    ProgressLimits(hard=3.0),
+)
+LEAVE_HARD_S = LEAVE.hard or 0.0
 NOT_READY = (Stage.FINISHED, Stage.LEAVING, Stage.ENDED)
 
 
@@ -57,6 +65,7 @@ class Plan:
     stagger_s: float
     lease_s: float | None
     places: int
+    limits: ProgressLimits | None
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -64,7 +73,8 @@ class Plan:
 
     def bound_s(self) -> float:
         """For each step of healing: a few times what the slowest single recovery takes."""
-        return 30.0 + 6 * max(self.tolerance_s, self.lease_s or 0.0) + 3 * self.grace_s
+        hangs_s = 0.0 if self.limits is None else LEAVE_HARD_S
+        return 30.0 + 6 * max(self.tolerance_s, self.lease_s or 0.0) + 3 * self.grace_s + hangs_s
 
 
 def plan(seed: int, rng: random.Random) -> Plan:
@@ -94,6 +104,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         stagger_s=rng.choice((0.0, 0.01, 1.0)),
         lease_s=lease_s,
         places=3 if seed % 3 == 0 else 1,
+        limits=LIMITS[seed % len(LIMITS)],
     )
 
 
@@ -121,6 +132,7 @@ class Life:
             ignore_sigterm=rng.choice((0.0, 0.0, 0.3)),
             exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
             slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
+            limits=self.plan.limits,
         )
         on = list(all_checkers() if watchers is None else watchers)
         self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)
@@ -197,6 +209,9 @@ class Life:
         if isinstance(self.cluster.store, LeasedStore):
             self.cluster.store.come_back()
         for node in self.up():
+            for process in node.running:
+                if process.hung_since is not None and not (self.plan.limits and self.plan.limits.hard):
+                    self.cluster.recover(process)  # nobody else will do anything about it
             self.cluster.wake(node)
             if node.store_cut:
                 self.cluster.store.reconnect(node)
@@ -246,6 +261,8 @@ class Life:
             return f"round {record.number} has {len(members)} members, {len(ready)} nodes are ready"
         for node in self.up():
             for process in node.running:
+                if process.stalled:
+                    return f"worker {process.name} hangs"
                 if process.last.state is WorkerState.HEALTHY and process.last.round != record.number:
                     return f"worker {process.name} still works in round {process.last.round}"
         for member in record.members:
@@ -259,6 +276,9 @@ class Life:
                 return f"{', '.join(absent)} did not come back in round {record.number}"
         return ""
 
+    def _anyone_done(self) -> bool:
+        return any(p.leaving and not p.alive for node in self.up() for p in node.processes.values())
+
     def _demand_an_end(self) -> None:
         cluster = self.cluster
         record = cluster.store.round
@@ -270,7 +290,7 @@ class Life:
             cluster.finish(record.number, (0.0, 0.2))
         while self.up():
             record = cluster.store.round
-            if record is not None and record.finishing and record.phase is Phase.SEALED:
+            if record is not None and record.phase is Phase.SEALED and (record.finishing or self._anyone_done()):
                 # Somebody finished while others were between two worlds: they finish when they are there.
                 world = cluster.world(record.number)
                 if world and not any(process.leaving for process in world):
@@ -403,6 +423,21 @@ def break_world(life: Life) -> None:
         life.cluster.say_broken(process, process.last.round)
 
 
+def except_worker(life: Life) -> None:
+    process = _process(life, _pick(life))
+    if process is not None and process.entered:
+        life.cluster.say_fault(process, process.last.round, life.rng.choice((0.0, 0.2)))
+
+
+def hang_worker(life: Life) -> None:
+    process = _process(life, _pick(life))
+    if process is not None and process.entered and process.hung_since is None:
+        life.cluster.hang(process)
+        hung = process
+        if life.rng.random() < 0.5:
+            life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.recover(hung))
+
+
 def sigterm(life: Life) -> None:
     if node := _pick(life):
         life.cluster.deliver(node, saw.Signalled(SIGTERM))
@@ -434,6 +469,8 @@ FAULTS: dict[str, Callable[[Life], None]] = {
         fail_worker,
         fail_all_workers,
         break_world,
+        except_worker,
+        hang_worker,
         sigterm,
         finish_early,
     )

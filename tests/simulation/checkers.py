@@ -111,6 +111,8 @@ class Ranks(Checker):
     def effect(self, node: Node, effect: do.Effect) -> None:
         tells = effect.tell if isinstance(effect, do.Spawn) else (effect,) if isinstance(effect, do.Tell) else ()
         for tell in tells:
+            if isinstance(effect, do.Spawn) and tell.state is WorkerState.PAUSED:
+                continue  # outside: its place is what is expected only
             places = [
                 place
                 for life, place in self._places.get(tell.round, {}).items()
@@ -144,7 +146,8 @@ class Sequence(Checker):
                 who = f"{node.name}/{tell.local_rank}"
                 self.demand(before is None or not before.alive, f"{who} was started beside a living process")
                 self.demand(before is None or tell.launch > before.launch, f"{who} has the launch number of another")
-                self.demand(tell.state is WorkerState.HEALTHY, f"{who} was started PAUSED")
+                at_work = self.cluster.store.round is not None and self.cluster.store.round.number > 0
+                self.demand(at_work or tell.state is WorkerState.HEALTHY, f"{who} was started PAUSED before any world")
         elif isinstance(effect, do.Tell):
             process = node.processes[effect.local_rank]
             if process.launch != effect.launch:
@@ -181,9 +184,9 @@ class SoftSparesTheHealthy(Checker):
     def observed(self, node: Node, seen: saw.Observation) -> None:
         grounds = self._grounds[node.name]
         match seen:
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
                 process = node.processes[local_rank]
-                grounds.own_failure |= process.launch == launch and not process.asked
+                grounds.own_failure |= process.launch == launch and process.failed_itself
             case saw.RecordSeen(Round(phase=Phase.CLOSED)) | saw.Signalled() | saw.StoreLost():
                 grounds.for_good = True
 
@@ -200,7 +203,8 @@ class SoftSparesTheHealthy(Checker):
                 # Only option 1 stops the others for the failure of one, unless it was the last that was allowed.
                 stays = self.cluster.store.in_doubt(node.name) and any(p.applied < len(p.tells) for p in node.running)
                 stays |= node.woke == self.cluster.now  # what it was told meanwhile lies behind what it finds overdue
-                excuse = grounds.own_failure or grounds.for_good or waited or stays
+                hangs = process.has_hung
+                excuse = grounds.own_failure or grounds.for_good or waited or stays or hangs
                 if process.alive and process.launch == launch:
                     self.demand(excuse, f"{process.name} was signalled without grounds")
 
@@ -225,7 +229,7 @@ class RestartsCountedOnce(Checker):
 
     def _peers(self, node: Node) -> set[str]:
         """The nodes of the last world that this node's workers were told of."""
-        last = max((p.last.round for p in node.processes.values()), default=0)
+        last = max((p.last.round for p in node.processes.values() if p.entered), default=0)
         return self._worlds.get(last, set())
 
     def observed(self, node: Node, seen: saw.Observation) -> None:
@@ -238,9 +242,9 @@ class RestartsCountedOnce(Checker):
                 self._loss_at[node.name] = self.cluster.now
             case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & (self._peers(node) - {node.name}):
                 self._loss_at[node.name] = self.cluster.now
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
                 process = node.processes[local_rank]
-                if process.launch == launch and not process.asked:
+                if process.launch == launch and process.failed_itself:
                     self._failed_at.setdefault(node.name, self.cluster.now)
                     self._slots[node.name, local_rank] += 1
 
@@ -313,7 +317,7 @@ class NobodyMeetsTheReplaced(Checker):
         for name in after.lost:
             node = self.cluster.nodes[name]
             if node.alive and not node.stalled and self.cluster.now - node.woke > WAKING_S:
-                working = [p.name for p in node.running if p.works_in(before.number) or p.applied < len(p.tells)]
+                working = [p.name for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
                 self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 
@@ -326,9 +330,12 @@ class OnceEach(Checker):
 
     def observed(self, node: Node, seen: saw.Observation) -> None:
         match seen:
-            case saw.WorkerSaid(broken_round=int() as number):
-                self._broken.add(number)
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0:
+            case saw.WorkerSaid(status=status):
+                self._broken.add(status.broken_round or 0)
+                self._broken.add(status.fault.round if status.fault is not None else 0)
+            case saw.ProgressSeen(local_rank) if node.processes[local_rank].stalled:
+                self._broken.add(node.processes[local_rank].last.round)
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
                 process = node.processes[local_rank]
                 if process.launch == launch:
                     self._broken.add(process.last.round)
@@ -399,7 +406,7 @@ class FinishedStaysFinished(Checker):
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         record = self.cluster.store.round
-        if isinstance(effect, do.Spawn) and not self._may_renew(node):
+        if isinstance(effect, do.Spawn) and not self._may_renew(node) and not self.cluster.store.was_in_doubt(node.name):
             again = [tell.local_rank for tell in effect.tell if (node.name, tell.local_rank) in self._done]
             self.demand(not again, f"{node.name} runs finished workers {again} again")
         if isinstance(effect, do.Spawn) and record is not None and record.phase is Phase.CLOSED:
@@ -413,7 +420,7 @@ class FinishedStaysFinished(Checker):
 
     @staticmethod
     def _under_way(spawn: do.Spawn, record: Round) -> bool:
-        return all(tell.round >= record.number for tell in spawn.tell)
+        return all(tell.round >= record.number or tell.state is WorkerState.PAUSED for tell in spawn.tell)
 
 
 class Ending(Checker):

@@ -25,10 +25,10 @@ from simulation.store import LeasedStore, Store
 from softrun.agent import codec
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
-from softrun.agent.engine import Engine, EngineConfig
+from softrun.agent.engine import Engine, EngineConfig, Stage
 from softrun.agent.model import Address, Hello, Member, Message, Round
 from softrun.policies import RestartPolicyStrategy
-from softrun.runtime.events import WorkerState
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus
 
 Range = tuple[float, float]
 
@@ -66,6 +66,7 @@ class Timing:
     open_store: Range = (0.002, 0.002)
     worker_ends: Range = (0.01, 0.01)  # after a signal
     worker_seen: Range = (0.001, 0.001)  # a worker has ended → its agent knows
+    worker_ready: Range = (0.05, 0.05)  # a worker was started outside → it asks for a world
     peer_feels: Range = (0.02, 0.02)  # a worker has ended → the others of its world feel it
 
 
@@ -88,6 +89,7 @@ class Habits:
     ignore_sigterm: float = 0.0
     exit_zero_on_sigterm: float = 0.0
     slow_to_leave: float = 0.0
+    limits: ProgressLimits | None = None  # how they are watched
 
 
 @dataclass(eq=False)
@@ -103,6 +105,12 @@ class Process:
     leaving: bool = False  # its script is through and about to exit 0
     tells: list[do.Tell] = field(default_factory=list)
     applied: int = 0  # how many of them it has obeyed
+    status: WorkerStatus = WorkerStatus()
+    hung_since: float | None = None  # it makes no progress, and obeys nothing
+    has_hung: bool = False
+    shown: bool = False  # its agent has taken it for hung
+    hangs: bool = False  # and ends it for that
+    stuck_since: float | None = None  # it makes no progress until it is told to leave its world
 
     @property
     def name(self) -> str:
@@ -111,6 +119,19 @@ class Process:
     @property
     def last(self) -> do.Tell:
         return self.tells[-1]
+
+    @property
+    def failed_itself(self) -> bool:
+        return not self.asked or (self.hangs and self.node.engine.stage in (Stage.WAITING, Stage.WORKING))
+
+    @property
+    def entered(self) -> bool:
+        """It was told of a world, which who was started outside of one was not."""
+        return any(tell.state is WorkerState.HEALTHY for tell in self.tells)
+
+    @property
+    def stalled(self) -> bool:
+        return self.hung_since is not None or self.stuck_since is not None
 
     def works_in(self, number: int) -> bool:
         return self.alive and self.last.state is WorkerState.HEALTHY and self.last.round == number
@@ -148,6 +169,7 @@ class Node:
     backlog: deque[Callable[[], None]] = field(default_factory=deque)
     side: int = 0  # of a cut network
     store_cut: bool = False
+    slow_to_ready_s: float = 0.0  # how much longer than others its workers take until they ask for a world
     watch_due: bool = False
     tick_at: float | None = None
     ticks: int = 0
@@ -350,18 +372,26 @@ class Cluster:
                 process = node.processes[local_rank]
                 if process.launch == launch:
                     process.tells.append(effect)
-                    if isinstance(self.store, LeasedStore):
-                        slow = (0.0, 4.0) if self.chance(self.habits.slow_to_leave) else (0.0, 0.0)
-                        delay = self.draw(self.timing.worker_seen) + self.draw(slow)
-                        self.after(delay, self._obey, process, len(process.tells))
+                    slow = (0.0, 4.0) if self.chance(self.habits.slow_to_leave) else (0.0, 0.0)
+                    delay = self.draw(self.timing.worker_seen) + self.draw(slow)
+                    self.after(self.draw(self.timing.worker_seen), self._freed, process)
+                    self.after(delay, self._obey, process, len(process.tells))
             case do.Spawn(tells):
                 self._spawn(node, tells)
             case do.SignalWorker(local_rank, launch, signum):
                 self._signal(node.processes[local_rank], launch, signum)
+            case do.LookAtProgress(local_rank, launch):
+                process = node.processes[local_rank]
+                if process.alive and process.launch == launch:
+                    stopped = process.hung_since if process.hung_since is not None else process.stuck_since
+                    at = self.now if stopped is None else stopped
+                    self.after(0.0, self.deliver, node, saw.ProgressSeen(local_rank, launch, at + node.offset))
             case do.End(result):
                 node.result = result
                 self.store.leave(node)
                 self._gone(node)
+            case do.ShowStacks(local_rank, launch):
+                node.processes[local_rank].shown |= node.processes[local_rank].launch == launch
             case do.Note():
                 pass
 
@@ -378,10 +408,14 @@ class Cluster:
             process = Process(node, tell.local_rank, tell.launch, self.chance(self.habits.ignore_sigterm))
             process.tells.append(tell)
             node.processes[tell.local_rank] = process
+            outside = tell.state is WorkerState.PAUSED
+            ready_s = self.draw(self.timing.worker_ready if outside else self.timing.worker_seen)
+            self.after(ready_s + (node.slow_to_ready_s if outside else 0.0), self._obey, process, 1)
 
     def _signal(self, process: Process, launch: int, signum: int) -> None:
         if process.launch != launch:
             return
+        process.hangs |= process.shown and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
         process.asked = True
         if not process.alive:
             return
@@ -392,9 +426,31 @@ class Cluster:
             self.after(self.draw(self.timing.worker_ends), self.end_worker, process, code)
 
     def _obey(self, process: Process, tells: int) -> None:
-        if process.alive:
+        if process.alive and process.hung_since is None:
             process.applied = max(process.applied, tells)
-            self.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, None, tells))
+            self.say(process, ready=True, applied=process.applied, limits=self.habits.limits)
+
+    def _freed(self, process: Process) -> None:
+        """It got out of what it waited in, and is on its way."""
+        process.stuck_since = None
+
+    def say(self, process: Process, **changes: Any) -> None:
+        process.status = process.status.model_copy(update=changes)
+        self.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, process.status))
+
+    def hang(self, process: Process) -> None:
+        """It makes no progress any more, and soon nor do the others of its world, who wait for it."""
+        process.hung_since, process.has_hung = self.now, True
+        for peer in self.world(process.last.round):
+            if peer.hung_since is None:
+                peer.stuck_since = self.now
+
+    def recover(self, process: Process) -> None:
+        """One that hung goes on, and does what it was told meanwhile."""
+        process.hung_since = None
+        for peer in self.world(process.last.round):
+            self._freed(peer)
+        self._obey(process, len(process.tells))
 
     def end_worker(self, process: Process, exitcode: int, because: str = "") -> None:
         """The process ends by itself or by a signal."""
@@ -409,9 +465,15 @@ class Cluster:
             self._felt(process)
 
     def say_broken(self, process: Process, number: int) -> None:
-        if process.alive:
-            seen = saw.WorkerSaid(process.local_rank, process.launch, number)
-            self.after(self.draw(self.timing.worker_seen), self.deliver, process.node, seen)
+        if process.alive and process.hung_since is None:
+            self.after(self.draw(self.timing.worker_seen), partial(self.say, process, broken_round=number))
+
+    def say_fault(self, process: Process, number: int, last_call_wait: float = 0.0, depth: int = 0) -> None:
+        """An exception: the worker lives, and its world is over."""
+        if process.alive and process.hung_since is None:
+            fault = WorkerFault(round=number, depth=depth)
+            said = partial(self.say, process, fault=fault, last_call_wait=last_call_wait)
+            self.after(self.draw(self.timing.worker_seen), said)
 
     def _felt(self, lost: Process) -> None:
         if not self.habits.coupled or lost.last.state is not WorkerState.HEALTHY:

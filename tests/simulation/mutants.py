@@ -255,7 +255,7 @@ def forgets_which_lease_expired() -> list[Patch]:
 
 
 MUTANTS = (
-    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2800),
+    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2200),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
     Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),

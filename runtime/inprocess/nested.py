@@ -1,0 +1,88 @@
+"""Telling a system around the job what the in-process restarter is doing, so that the two do not act at once.
+
+Each callback logs one line, at level INFO, to the logger `softrun.runtime.nested`; give that logger, or one above it, a
+handler that takes it to whoever reads it:
+
+    [NestedRestarter] name=[InProcess] state=handling_start rank=0 active_rank=0 world_size=8 iteration=2 round=3
+
+| callback                           | argument of the wrapper | state                                      |
+|------------------------------------|-------------------------|--------------------------------------------|
+| NestedRestarterHandlingCompleted   | initialize, list first  | initialize at first, then handling_completed |
+| NestedRestarterHandlingStarting    | abort, list last        | handling_start                             |
+| NestedRestarterHandlingProcessing  | finalize                | handling_processing                        |
+| NestedRestarterFinalized           | completion              | finalized                                  |
+| NestedRestarterAborted             | terminate               | aborted                                    |
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from softrun.runtime.abort import Abort
+from softrun.runtime.inprocess.arguments import check_count
+from softrun.runtime.inprocess.completion import Completion
+from softrun.runtime.inprocess.finalize import Finalize
+from softrun.runtime.inprocess.initialize import Initialize
+from softrun.runtime.inprocess.state import State
+from softrun.runtime.inprocess.termination import Terminate
+
+_log = logging.getLogger("softrun.runtime.nested")
+_log.setLevel(logging.INFO)  # the lines are for a program: whatever level people want to read, they must come
+
+
+class Phase(Enum):
+    """The words of the line's `state`."""
+
+    INITIALIZE = "initialize"
+    HANDLING_START = "handling_start"
+    HANDLING_PROCESSING = "handling_processing"
+    HANDLING_COMPLETED = "handling_completed"
+    FINALIZED = "finalized"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True)
+class _Reporter:
+    special_rank: int | None = 0
+    """The rank that reports for all; None: every rank does."""
+
+    def __post_init__(self) -> None:
+        if self.special_rank is not None:
+            check_count(f"{type(self).__name__}: special_rank", self.special_rank, 0)
+
+    def _report(self, phase: Phase, state: State | None) -> None:
+        line = f"[NestedRestarter] name=[InProcess] state={phase.value}"
+        if state is None:
+            _log.info(line)
+        elif self.special_rank in (None, state.rank):
+            names = ("rank", "active_rank", "world_size", "iteration", "round")
+            _log.info(" ".join([line, *(f"{name}={getattr(state, name)}" for name in names)]))
+
+
+class NestedRestarterHandlingCompleted(_Reporter, Initialize):
+    """The guide: it "should be listed first, as handling a restart is not complete until the end of the Initialize"."""
+
+    def __call__(self, state: State) -> None:
+        self._report(Phase.HANDLING_COMPLETED if state.iteration else Phase.INITIALIZE, state)
+
+
+class NestedRestarterHandlingStarting(_Reporter, Abort):
+    def __call__(self, state: State | None = None) -> None:
+        self._report(Phase.HANDLING_START, state)
+
+
+class NestedRestarterHandlingProcessing(_Reporter, Finalize):
+    def __call__(self, state: State) -> None:
+        self._report(Phase.HANDLING_PROCESSING, state)
+
+
+class NestedRestarterFinalized(_Reporter, Completion):
+    def __call__(self, state: State) -> None:
+        self._report(Phase.FINALIZED, state)
+
+
+class NestedRestarterAborted(_Reporter, Terminate):
+    def __call__(self, state: State) -> None:
+        self._report(Phase.ABORTED, state)

@@ -1,0 +1,101 @@
+"""Proof that a worker goes on: two times in a little memory that it shares with its agent.
+
+    version, process id, beat, ping                     four 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
+                                                        which all processes of a host share, and 0 is "not in use"
+
+The **beat** is written by the main thread, when it executes byte code: a thread of ours only asks the interpreter to
+have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
+nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
+trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use.
+
+Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
+memory for a ping and a few microseconds four times a second for the beat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import mmap
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+BEAT_INTERVAL_S = 0.25
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+"""Upon it a worker writes the Python stacks of all its threads to its standard error, whatever it is doing."""
+
+_LAYOUT = struct.Struct("=4Q")
+SIZE = _LAYOUT.size
+_VERSION = 1
+_PID, _BEAT, _PING = 1, 2, 3
+
+_log = logging.getLogger("softrun.runtime")
+
+
+class LastProgress(NamedTuple):
+    pid: int
+    last_s: float
+    """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago."""
+
+
+def read_progress(content: bytes) -> LastProgress | None:
+    """What a worker shows; None if that cannot be understood."""
+    if len(content) != SIZE:
+        return None
+    version, pid, beat, ping = _LAYOUT.unpack(content)
+    if version != _VERSION or not beat:
+        return None
+    return LastProgress(pid, min(at for at in (beat, ping) if at) / 1e9)
+
+
+class Progress:
+    """The worker's end. Make it in the main thread."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._words = memoryview(memory).cast("Q")
+        self._asked = False
+        self._ended = threading.Event()
+        self._call = _PENDING(self._beat)  # kept: the interpreter holds a bare pointer to it
+        _show_stacks_on_signal()
+        self._words[_PID] = os.getpid()
+        self._words[_BEAT] = time.monotonic_ns()
+        self._words[0] = _VERSION
+        threading.Thread(target=self._keep_asking, name="softrun-progress", daemon=True).start()
+
+    def ping(self) -> None:
+        """The trainer gets on. Costs less than a microsecond."""
+        self._words[_PING] = time.monotonic_ns()
+
+    def forget_pings(self) -> None:
+        """The next ping is the first again."""
+        self._words[_PING] = 0
+
+    def _keep_asking(self) -> None:
+        while not self._ended.wait(BEAT_INTERVAL_S):
+            if not self._asked:
+                self._asked = True
+                if ctypes.pythonapi.Py_AddPendingCall(self._call, None) != 0:
+                    self._asked = False  # too many of others wait already
+
+    def _beat(self, _: object) -> int:
+        """In the main thread, between two byte codes."""
+        self._asked = False
+        self._words[_BEAT] = time.monotonic_ns()
+        return 0
+
+
+_PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+def _show_stacks_on_signal() -> None:
+    try:
+        faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        _log.warning("the stacks of this worker will not be shown if it hangs: %s", error)
+        signal.signal(STACKS_SIGNAL, signal.SIG_IGN)

@@ -1,0 +1,112 @@
+"""This process's TCP sockets, whoever opened them: which there are, what they connect, and duplicates of them.
+
+The kernel lists descriptors, but between two looks at a descriptor another thread may have closed it and opened
+something else under its number. So a socket is known by its inode, which no two sockets have at a time, and is looked
+at through a duplicate that was checked to have it. A duplicate shares the connection: it can be shut down through it,
+and stays open as long as the duplicate does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+Address = tuple[str, int]  # IP, as short as it can be written, and port
+
+_TCP_SYN_SENT = 2
+
+
+class Ends(NamedTuple):
+    local: Address
+    remote: Address | None  # None where it listens, or is closed
+
+
+def open_sockets() -> dict[int, int]:
+    """Inodes by descriptor."""
+    found = {}
+    with os.scandir("/proc/self/fd") as descriptors:
+        for entry in descriptors:
+            with contextlib.suppress(OSError):  # closed since it was listed
+                status = os.fstat(int(entry.name))
+                if stat.S_ISSOCK(status.st_mode):
+                    found[int(entry.name)] = status.st_ino
+    return found
+
+
+def take_connections(wanted: Callable[[Ends], bool], but: Container[int] = ()) -> dict[int, socket.socket]:
+    """Duplicates, by inode, of the TCP connections that are wanted. Those with an inode in `but` are passed over."""
+    taken: dict[int, socket.socket] = {}
+    for inode, duplicate in _duplicates(but):
+        if inode not in taken and not _listens(duplicate) and wanted(ends_of(duplicate)):
+            taken[inode] = duplicate
+        else:
+            duplicate.close()
+    return taken
+
+
+def listening_ports(but: Container[int] = ()) -> set[int]:
+    found = set()
+    for _, duplicate in _duplicates(but):
+        with duplicate:
+            if _listens(duplicate):
+                found.add(ends_of(duplicate).local[1])
+    return found
+
+
+def ends_of(sock: socket.socket) -> Ends:
+    local = in_short(sock.getsockname())
+    try:
+        return Ends(local, in_short(sock.getpeername()))
+    except OSError:
+        is_connecting = sock.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1)[0] == _TCP_SYN_SENT
+        return Ends(local, _remote_of(os.fstat(sock.fileno()).st_ino) if is_connecting else None)
+
+
+def in_short(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
+    """An IPv4 address is the same one in IPv6's clothes."""
+    host = name[0].partition("%")[0]
+    return host.removeprefix("::ffff:") if "." in host else host, name[1]
+
+
+def _duplicates(but: Container[int]) -> Iterator[tuple[int, socket.socket]]:
+    """Of every TCP socket; they are the caller's to close."""
+    for fd, inode in open_sockets().items():
+        if inode in but:
+            continue
+        try:
+            duplicate = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue  # closed since it was listed
+        is_tcp = duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM
+        # Another thread may have closed the descriptor and opened another socket under its number.
+        if is_tcp and os.fstat(duplicate.fileno()).st_ino == inode:
+            yield inode, duplicate
+        else:
+            duplicate.close()
+
+
+def _listens(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _remote_of(inode: int) -> Address | None:
+    """Where a socket that is not connected yet connects to, which getpeername does not tell but /proc/net does."""
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[9] == str(inode):
+                    host, _, port = fields[2].partition(":")
+                    words = bytes.fromhex(host)  # 32-bit words in this machine's order
+                    packed = b"".join(
+                        int.from_bytes(words[at : at + 4], "big").to_bytes(4, sys.byteorder)
+                        for at in range(0, len(words), 4)
+                    )
+                    return in_short((socket.inet_ntop(family, packed), int(port, 16)))
+    return None

@@ -1,0 +1,131 @@
+"""Ranks of gloo groups as forked processes: the test tells them when to go on, and every wait has a bound."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fake_agent import DEADLINE_S, wait_until
+from softrun.runtime.abort import abort_all
+
+_fork = multiprocessing.get_context("fork")
+
+
+class Me:
+    """What a rank knows of itself."""
+
+    def __init__(self, rank: int, size: int, port: int, pipe: Connection) -> None:
+        self.rank, self.size, self.port = rank, size, port
+        self._pipe = pipe
+        self.aborted_at = 0.0
+
+    def say(self, word: Any) -> None:
+        self._pipe.send(word)
+
+    def hear(self) -> Any:
+        assert self._pipe.poll(DEADLINE_S), "the test says nothing"
+        return self._pipe.recv()
+
+    def build(self, name: str = "first", rank: int | None = None, size: int | None = None) -> None:
+        """The default group, in the test's store, where each name is one world's."""
+        store = dist.TCPStore("127.0.0.1", self.port, is_master=False, wait_for_workers=False)
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore(name, store),
+            rank=self.rank if rank is None else rank,
+            world_size=size or self.size,
+            timeout=timedelta(minutes=30),
+        )
+
+    def abort_when_told(self) -> threading.Thread:
+        def abort() -> None:
+            self.hear()
+            self.aborted_at = time.monotonic()
+            abort_all()
+
+        thread = threading.Thread(target=abort, daemon=True)
+        thread.start()
+        return thread
+
+
+class Rank:
+    """One of them, as the test sees it."""
+
+    def __init__(self, body: Callable[[Me], None], rank: int, size: int, port: int) -> None:
+        self._pipe, theirs = _fork.Pipe()
+        self.process = _fork.Process(target=_run, args=(body, Me(rank, size, port, theirs)), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def tell(self, word: Any = None) -> None:
+        self._pipe.send(word)
+
+    def says(self) -> Any:
+        assert self._pipe.poll(15), "the rank says nothing"
+        word = self._pipe.recv()
+        assert not (isinstance(word, str) and word.startswith("Traceback")), word
+        return word
+
+    def says_nothing(self, for_s: float) -> bool:
+        return not self._pipe.poll(for_s)
+
+    def stop(self) -> None:
+        os.kill(self.process.pid or 0, signal.SIGSTOP)
+
+    def sits(self) -> None:
+        """Wait until its main thread sleeps."""
+        status = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "a sleeping rank")
+
+    def ends(self) -> None:
+        self.process.join(DEADLINE_S)
+        assert self.process.exitcode == 0, self.process.exitcode
+
+    def end_by_force(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+
+
+@contextmanager
+def ranks(body: Callable[[Me], None], size: int) -> Iterator[list[Rank]]:
+    """`size` processes that run `body`, with a store of their own, which outlives them all."""
+    keeper = Rank(_keep_a_store, 0, 0, 0)  # a process of its own: a store's threads do not bear a fork
+    started = [keeper]
+    try:
+        port = keeper.says()
+        for rank in range(size):
+            started.append(Rank(body, rank, size, port))
+        yield started[1:]
+    finally:
+        for one in reversed(started):
+            one.end_by_force()
+
+
+def _keep_a_store(me: Me) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    me.say(store.port)
+    threading.Event().wait()
+
+
+def _run(body: Callable[[Me], None], me: Me) -> None:
+    torch.set_num_threads(1)
+    import faulthandler; faulthandler.dump_traceback_later(12)  # DEBUG
+    try:
+        body(me)
+    except BaseException:
+        me.say(traceback.format_exc())
+        os._exit(1)
+    os._exit(0)
