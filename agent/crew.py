@@ -75,6 +75,12 @@ class Slot:
     def has_left(self) -> bool:
         return self.applied >= self.leave
 
+    @property
+    def may_work(self) -> bool:
+        # One that is ended because it hangs, though not stuck, has its place until it has failed, like any other.
+        able = self.hangs if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
+        return able and not self.outside and not self.stuck
+
 
 class Crew:
     def __init__(
@@ -93,6 +99,7 @@ class Crew:
         """The last world that the workers were told of."""
         self.incomplete = False
         """One of them has ended before it was there: the others wait for it in vain."""
+        self._given_up: list[Failure | None] = []
 
     # --- what it is like now
 
@@ -100,14 +107,17 @@ class Crew:
         """Those that should be in a world, or have been and are done; not those that failed or were stopped."""
         if self._rewinding:
             return tuple(s.worker for s in self._slots)
-        able = (State.ABSENT, State.RUNNING, State.DONE)
-        return tuple(s.worker for s in self._slots if s.state in able and not s.outside and not s.stuck)
+        return tuple(s.worker for s in self._slots if s.may_work)
 
     def absent(self) -> bool:
         return any(s.state is State.ABSENT for s in self._slots)
 
     def all_workers(self) -> tuple[Worker, ...]:
         return tuple(s.worker for s in self._slots)
+
+    def was_in_world(self) -> bool:
+        """Does one of them run that has been in a world?"""
+        return any(s.state is State.RUNNING and s.in_world for s in self._slots)
 
     def outside(self) -> tuple[int, ...]:
         """The local ranks of those that run and have yet to ask for their first world."""
@@ -267,6 +277,9 @@ class Crew:
         slot = self._slots[local_rank]
         return slot.state is State.RUNNING and slot.in_world and not slot.has_left
 
+    def is_stuck(self, local_rank: int) -> bool:
+        return self._slots[local_rank].stuck
+
     def give_up_on(self, local_rank: int, now: float) -> bool:
         """Has a worker that is leaving its world made no progress even so? Then it is stuck."""
         slot = self._slots[local_rank]
@@ -342,8 +355,7 @@ class Crew:
                 slot.kill_at, slot.abandon_at = None, now + ABANDON_S
                 effects.append(self._signal(slot, SIGKILL))
             elif slot.abandon_at is not None and now >= slot.abandon_at:
-                slot.abandon_at = None
-                slot.state = State.STOPPED
+                self._given_up.append(self.exited(slot.worker.local_rank, slot.launch, -SIGKILL))
                 effects.append(
                     Note(
                         f"worker {slot.worker.local_rank} did not end within {ABANDON_S:.0f} s of SIGKILL and is given "
@@ -352,6 +364,11 @@ class Crew:
                     )
                 )
         return effects
+
+    def given_up(self) -> list[Failure | None]:
+        """Those that were given up since this was asked last, each as if it had ended: its failure, if it is one."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def exited(self, local_rank: int, launch: int, exitcode: int) -> Failure | None:
         """A worker has ended. Returns its failure, if nobody had asked it to end."""
@@ -364,7 +381,7 @@ class Crew:
             return None
         if exitcode == 0 and not slot.hangs:
             slot.state = State.DONE
-            self.incomplete |= slot.spoke and slot.applied < slot.tells
+            self.incomplete |= slot.in_world and slot.spoke and slot.applied < slot.tells
             return None
         slot.state = State.FAILED
         if slot.info is None:

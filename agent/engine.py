@@ -36,6 +36,7 @@ from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerStatus, WorldChangeEvent
 
 OBEY_S = 0.1  # for a worker that makes no progress to leave its world
+BLAME_S = 0.3  # for the agents of others to find out who hangs, before the wait for it is said to be a fault
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -95,6 +96,7 @@ class Engine:
         self._fault: WorkerFault | None = None  # of one of our workers
         self._fault_at = now  # when it is said
         self._suspects: set[int] = set()  # who made no progress and was told to leave: may be stuck
+        self._judge_at = now  # when they are looked at again
         self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._restarts_left = config.max_restarts
 
@@ -142,6 +144,7 @@ class Engine:
             self._stage_deadline(),
             self._store_silent_at(),
             self._fault_at,
+            self._judge_at,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -331,15 +334,20 @@ class Engine:
             return
         if status.broken_round == told.number:
             self._broken_round = told.number
-        if status.fault is not None and status.fault.round == told.number and not self._faulty(told):
-            self._fault, self._fault_at = status.fault, self._now + status.last_call_wait
+        fault, known = status.fault, self._fault_of(told)
+        if fault is None or fault.round != told.number:
+            return
+        if known is None:
+            self._fault, self._fault_at = fault, self._now + status.last_call_wait
+        else:
+            self._fault = known.model_copy(update={"depth": min(known.depth, fault.depth)})
 
-    def _faulty(self, world: Round) -> bool:
-        return self._fault is not None and self._fault.round == world.number
+    def _fault_of(self, world: Round) -> WorkerFault | None:
+        return self._fault if self._fault is not None and self._fault.round == world.number else None
 
     def _progress_seen(self, local_rank: int, launch: int, at: float) -> None:
         hangs = self._crew.hangs(local_rank, launch, at, self._now)
-        if local_rank in self._suspects and self._now >= self._fault_at:
+        if local_rank in self._suspects and self._now >= self._judge_at:
             self._suspects.remove(local_rank)
             self._judge(local_rank)
         elif hangs and self._respond(Trigger.WORLD_BROKEN) is Response.STOP_MEET_START:
@@ -357,14 +365,22 @@ class Engine:
             self._break_world()
             self._effects += self._crew.pause(None, self._now)
             self._stage(Stage.WAITING)
-            self._fault = WorkerFault(round=told.number, text=f"{text} on {self._config.host}")
+            if self._fault_of(told) is None:
+                self._blame(told, text, self._now + BLAME_S)
         if not self._suspects:
-            self._fault_at = self._now + OBEY_S
+            self._judge_at = self._now + OBEY_S
         self._suspects.add(local_rank)
 
+    def _blame(self, world: Round, text: str, at: float) -> None:
+        self._fault = WorkerFault(round=world.number, text=f"{text} on {self._config.host}")
+        self._fault_at = at
+
     def _judge(self, local_rank: int) -> None:
+        told, known = self._crew.told, self._crew.is_stuck(local_rank)
         if not self._crew.give_up_on(local_rank, self._now):
             return
+        if told is not None and not known:
+            self._blame(told, self._crew.describe(local_rank, self._now), self._now)
         if self._crew.overdue(local_rank, self._now):
             self._end_hung(local_rank)
         else:
@@ -376,7 +392,9 @@ class Engine:
         self._effects += self._crew.end(local_rank, self._now)
 
     def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
-        failure = self._crew.exited(local_rank, launch, exitcode)
+        self._worker_gone(self._crew.exited(local_rank, launch, exitcode))
+
+    def _worker_gone(self, failure: do.Failure | None) -> None:
         match self.stage:
             case Stage.WAITING | Stage.WORKING:
                 if failure is not None:
@@ -414,7 +432,7 @@ class Engine:
                     self._crew.replace(failure.local_rank)
                     self._warm_up()
             case Response.RECORD_FAILURE:
-                if not self._crew.workers():
+                if not self._crew.workers() and not self._crew.living():
                     self._spent()
                 elif self._crew.finished():
                     self._finish()
@@ -543,10 +561,12 @@ class Engine:
         if self._tenure.expiring(self._now):
             self._end_who_stays()
         self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
-        if self._now >= self._fault_at:
+        if self._now >= self._judge_at:
             for local_rank in sorted(self._suspects):
                 self._effects += self._crew.look(local_rank)
         self._effects += self._crew.tick(self._now)
+        for failure in self._crew.given_up():
+            self._worker_gone(failure)
         before = None
         while before is not self.stage:
             before = self.stage
@@ -663,15 +683,16 @@ class Engine:
 
     def _me(self) -> Member:
         config = self._config
-        # A node that joins comes with all its workers.
-        workers = () if self._crew.outside() and not self._placed() else self._crew.workers()
+        # A node that joins comes with all its workers; one that returns does not wait for those that were replaced.
+        incomplete = self._crew.outside() and not self._placed() and not self._crew.was_in_world()
+        workers = () if incomplete else self._crew.workers()
         term, place = self._tenure.term, config.place
         return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
 
     def _report(self) -> Report:
         last = self._last_report
         sequence = last.sequence if last is not None else 0
-        fault = self._fault if self._now >= self._fault_at and not self._suspects else None
+        fault = self._fault if self._now >= self._fault_at else None
         done = self._crew.done()
         report = Report(self._me(), self._standing, done, self._broken_round, self._reason, sequence, fault)
         if report != last:

@@ -200,7 +200,8 @@ def decide(
             return Decision("too few nodes are left", fall_short(round_, stay, lost))
         return Decision("nobody is left in this world")
     if fault is not None and enough:
-        return Decision("a worker has a fault", seal(round_, world, store, lost, fault))
+        alone = len(world) == len(stay) and not _grown(round_, stay)
+        return Decision("a worker has a fault", seal(round_, world, store, lost, fault if alone else _anywhere(fault)))
     if _broken(round_, reports) and enough:
         if patience.broken_since is None:
             patience.broken_since = now
@@ -281,7 +282,7 @@ def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
 
 
 def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
-    """Where somebody was lost as well, nobody knows which wrapper all the others are in."""
+    """Where somebody was lost or came as well, nobody knows of a wrapper that all the others are in."""
     return None if fault is None else fault.model_copy(update={"depth": 0})
 
 

@@ -12,6 +12,8 @@ from softrun.runtime.events import ProgressLimits
 
 LEAVE = ProgressLimits(soft=10.0, hard=60.0)
 """For a worker that has been told to leave its world: nothing that it may wait for goes on there."""
+FREED_S = 2.0
+"""It may take a worker that was only waiting so long to get out of that, once it is told to leave its world."""
 
 
 @dataclass
@@ -59,15 +61,21 @@ class Watch:
 
     def overdue(self, now: float) -> bool:
         """Has its hard limit passed?"""
-        hard = self._at(self.limits.hard, LEAVE.hard)
+        hard = self._hard_at()
         return hard is not None and now >= hard
 
     def _past(self, now: float) -> set[float]:
         return {due for due in self._due() if now >= due}
 
     def _due(self) -> list[float]:
-        due = (self._at(self.limits.soft, LEAVE.soft), self._at(self.limits.hard, LEAVE.hard))
+        # Nobody is ended who was not told to leave its world before: the first limit of all is a soft one.
+        first = min((limit for limit in (self.limits.soft, self.limits.hard) if limit is not None), default=None)
+        due = (self._at(first, LEAVE.soft), self._hard_at())
         return [at for at in due if at is not None]
+
+    def _hard_at(self) -> float | None:
+        at = self._at(self.limits.hard, LEAVE.hard)
+        return at if at is None or self._told_at is None else max(at, self._told_at + FREED_S)
 
     def _at(self, limit: float | None, leave: float | None) -> float | None:
         due = [] if limit is None else [self.since + limit]

@@ -111,25 +111,39 @@ class Connections:
     def hold(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
         """Keep those that are open now open, until they are let go."""
         with self._lock:
-            if len(self._held) >= self._expected:
-                return
-            own, peers = set(self._own), set(self._peers.values())
-            found = take_connections(lambda ends: ends.local in own or ends.remote in peers, {*self._held, *but})
-            if is_there():
-                self._held.update(found)
-            else:  # ports of a group that has been destroyed may be somebody else's by now
-                close_all(found.values())
+            if not self._connects_lazily:
+                self._held.update(self._take(is_there, but))
 
     def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
         """Make whoever waits for one of them here raise; no peer notices. For any thread."""
-        self.hold(is_there=is_there, but=but)
         with self._lock:
-            for connection in self._held.values():
+            found = self._take(is_there, but)
+            connections = [*self._held.values(), *found.values()]
+            for connection in connections:
                 with contextlib.suppress(OSError):  # it is closed already
                     connection.shutdown(socket.SHUT_RD)
-            none_connected = not self._held
-        if none_connected and is_there():
+            if self._connects_lazily:
+                close_all(found.values())
+            else:
+                self._held.update(found)
+        if len(connections) < self._expected and is_there():
             self._call_in_place_of_peers()
+
+    @property
+    def _connects_lazily(self) -> bool:
+        """TORCH_GLOO_LAZY_INIT. There gloo crashes when it leaves a group of whose connections there are duplicates."""
+        return not all(self._own.values())
+
+    def _take(self, is_there: Callable[[], bool], but: Iterable[int]) -> dict[int, socket.socket]:
+        """Duplicates of those that are not held yet."""
+        if len(self._held) >= self._expected:
+            return {}
+        own, peers = set(self._own), set(self._peers.values())
+        found = take_connections(lambda ends: ends.local in own or ends.remote in peers, {*self._held, *but})
+        if is_there():
+            return found
+        close_all(found.values())  # the ports of a group that was destroyed may be somebody else's by now
+        return {}
 
     def let_go(self) -> None:
         """Keep them open no longer than the group does."""
@@ -151,7 +165,10 @@ class Connections:
 
 
 class Build:
-    """A group that is being built, or its store: its connections are opened one after the other."""
+    """A group that is being built, or its store: its connections are opened one after the other.
+
+    `port` is the store's; `store` is None where it connects anew.
+    """
 
     def __init__(self, port: int | None, connections: Connections | None = None, store: Any = None) -> None:
         self.aborted = False
@@ -183,7 +200,7 @@ class Build:
             with self._lock:
                 if self._settled.is_set():
                     return
-                if not answered:
+                if not answered or self._store is None:
                     self._cut_store()
                 if self.connections is not None:
                     self.connections.cut(but=self._before)

@@ -80,11 +80,12 @@ def note_groups() -> None:
     """
     c10d = sys.modules.get(_C10D)
     for name, wrap in _WRAPPERS.items():
-        function = getattr(c10d, name, None)
+        owner = getattr(c10d, "ProcessGroup", None) if name == "split_group" else c10d
+        function = getattr(owner, name, None)
         if function is not None and not hasattr(function, "softrun_notes"):
             wrapper: Any = functools.wraps(function)(wrap(function))
             wrapper.softrun_notes = True
-            setattr(c10d, name, wrapper)
+            setattr(owner, name, wrapper)
     if _unnoted():
         noted = threading.Event()
         ask(_note_all, noted)  # the store may be gone by now, or somebody else may sit in it
@@ -150,6 +151,22 @@ def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Ite
     return noting
 
 
+def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
+    """ProcessGroup.split_group, which connects to the store anew. torch registers what it returns."""
+
+    def noting(parent: Any, ranks: Any, *args: Any, **options: Any) -> Any:
+        port, connections = None, None
+        with suppress(Exception):  # it is the callee's to raise
+            name, store = options["group_name"], parent.get_group_store()
+            port = getattr(_underlying(store), "port", None)
+            store = sys.modules[_C10D].PrefixStore(f"{name}/", store)
+            connections = Connections(store, name, [], ranks.index(parent.rank()), len(ranks))
+        with _building(Build(port, connections)):
+            return split_group(parent, ranks, *args, **options)
+
+    return noting
+
+
 def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
     """What all groups end with in torch 2.13, split ones too."""
 
@@ -165,6 +182,7 @@ def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "_new_process_group_helper": _noting_group,
     "rendezvous": _noting_store,
+    "split_group": _noting_split,
     "_register_pg_in_world": _noting_registration,
 }
 

@@ -65,8 +65,9 @@ class Meeting:
             import torch.distributed as dist
 
             host, port = self._info.master_addr, self._info.master_port
-            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
-            self._store = dist.PrefixStore("softrun/inprocess", store)
+            # torch's stubs hide both.
+            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+            self._store = dist.PrefixStore("softrun/inprocess", store)  # type: ignore[attr-defined]
         return self._store
 
     @staticmethod

@@ -191,7 +191,6 @@ class _Session:
         """Of a world in which nobody has worked yet."""
         if self.event.round <= self.entered:
             self.event = wait_for_world(self.entered)
-            self.numbers.clear()
         return self.event
 
     @property
@@ -297,7 +296,9 @@ class _Call:
 
     def _once(self) -> Any:
         event = self.session.next_event() if self._depth == 1 else self.session.event
-        self.session.entered = event.round
+        if event.round > self.session.entered:
+            self.session.entered = event.round
+            self.session.numbers = Counter(range(1, self._depth + 1))  # newcomers count from here as well
         self._meeting = Meeting(event.worker_info)
         self._name = f"{self._depth}/{self.session.numbers[self._depth]}"
         return self.session.interrupt.run(functools.partial(self._attempt, event), event.sequence)

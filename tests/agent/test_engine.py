@@ -1,27 +1,488 @@
-"""What neither a scenario's trace nor the simulation's checkers look at: the words of the engine."""
+"""One engine alone: what it says of itself, and what it does about its own workers, step by step.
+
+How engines get on with each other is the business of the scenarios and of the simulation.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from values import JOB, member, sealed
+from values import JOB, member, opened, sealed
 
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
-from softrun.agent.engine import SILENCE_S, Engine, EngineConfig
-from softrun.policies import load_policy
-from softrun.runtime.events import WorkerStatus
+from softrun.agent.crew import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
+from softrun.agent.engine import OBEY_S, SILENCE_S, Engine, EngineConfig, Stage
+from softrun.agent.model import Report, Round, Worker
+from softrun.agent.watch import LEAVE
+from softrun.policies import WorkerFailure, load_policy
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus
+
+SOFT = ProgressLimits(soft=2.0, hard=4.0, grace=0.2)
+HARD_ONLY = ProgressLimits(hard=3.0)
+UNLIMITED = ProgressLimits()
+
+
+class Agent:
+    """An engine, its clock, and the newest of what it has said and done."""
+
+    def __init__(self, workers: int = 1, policy: str = "soft", failure: str = "no-replace", restarts: int = 3) -> None:
+        job = replace(JOB, restart_policy=policy, worker_failure=failure)
+        never = {"beat_tolerance_s": 1e6, "store_timeout_s": 1e6}  # what does not answer here is not the matter
+        config = EngineConfig(job, "a", "host-a", 7000, "trainer", workers, restarts, grace_s=2.0, **never)
+        self.job = job
+        self.now = 0.0
+        self.engine = Engine(config, load_policy(policy, WorkerFailure(failure)), 0.0)
+        self.effects: list[do.Effect] = []
+        self.report: Report | None = None
+        self.see(saw.StoreReady(hosted=False))
+
+    def see(self, *seen: saw.Observation) -> list[do.Effect]:
+        self.effects = [effect for one in seen for effect in self.engine.observe(one, self.now)]
+        for effect in self.effects:
+            if isinstance(effect, do.Say) and isinstance(effect.message, Report):
+                self.report = effect.message
+        return self.effects
+
+    def record(self, round_: Round) -> list[do.Effect]:
+        return self.see(saw.RecordSeen(replace(round_, settings=self.job)))
+
+    def say(self, local_rank: int = 0, applied: int = 1, launch: int = 1, **status: object) -> list[do.Effect]:
+        said = WorkerStatus.model_validate({"ready": True, "applied": applied, **status})
+        return self.see(saw.WorkerSaid(local_rank, launch, said))
+
+    def go_on(self, until: float) -> list[do.Effect]:
+        """Tick whenever the engine wants to; returns all that it did."""
+        effects: list[do.Effect] = []
+        while (due := self.engine.deadline()) is not None and due <= until:
+            self.now = due
+            effects += self.see(saw.Tick())
+        self.now = until
+        return effects + self.see(saw.Tick())
+
+    def progress(self, at: float, *local_ranks: int) -> list[do.Effect]:
+        return self.see(*(saw.ProgressSeen(local_rank, 1, at) for local_rank in local_ranks or (0,)))
+
+    def workers(self) -> tuple[Worker, ...]:
+        assert self.report is not None
+        return self.report.member.workers
+
+    def fault(self) -> WorkerFault | None:
+        assert self.report is not None
+        return self.report.fault
+
+
+def working(workers: int = 1, limits: ProgressLimits | None = None, **job: str) -> Agent:
+    """In a world with b, of which the workers have obeyed the first event."""
+    agent = Agent(workers, **job)
+    agent.record(sealed(member("a", workers=workers), member("b", workers=workers)))
+    for local_rank in range(workers):
+        agent.say(local_rank, limits=limits)
+    return agent
+
+
+def looked(effects: list[do.Effect]) -> list[int]:
+    return [e.local_rank for e in effects if isinstance(e, do.LookAtProgress)]
+
+
+def shown(effects: list[do.Effect]) -> list[int]:
+    return [e.local_rank for e in effects if isinstance(e, do.ShowStacks)]
+
+
+def paused(effects: list[do.Effect]) -> list[int]:
+    return [e.local_rank for e in effects if isinstance(e, do.Tell) and e.state is WorkerState.PAUSED]
+
+
+def signals(effects: list[do.Effect]) -> list[tuple[int, int]]:
+    return [(e.local_rank, e.signum) for e in effects if isinstance(e, do.SignalWorker)]
+
+
+def spawned(effects: list[do.Effect]) -> list[tuple[int, WorkerState]]:
+    return [(tell.local_rank, tell.state) for e in effects if isinstance(e, do.Spawn) for tell in e.tell]
+
+
+# --- words
 
 
 @pytest.mark.parametrize(
     ("after_s", "asks", "named"), [(SILENCE_S, False, True), (SILENCE_S - 1, False, False), (SILENCE_S, True, False)]
 )
 def test_a_worker_that_never_asks_for_its_world_is_named(after_s: float, asks: bool, named: bool) -> None:
-    engine = Engine(EngineConfig(JOB, "a", "host-a", 7000, "trainer", 1, 0), load_policy("soft"), 0.0)
-    engine.observe(saw.StoreReady(hosted=True), 0.0)
-    engine.observe(saw.RecordSeen(sealed(member("a"))), 0.0)
+    agent = Agent()
+    agent.record(sealed(member("a")))
     if asks:
-        engine.observe(saw.WorkerSaid(0, 1, WorkerStatus(ready=True, applied=1)), 1.0)
-    effects = engine.observe(saw.RecordSeen(sealed(member("a"), member("b"), number=2)), after_s)
+        agent.say()
+    agent.now = after_s
+    effects = agent.record(sealed(member("a"), member("b"), number=2))
     assert any(isinstance(effect, do.Tell) for effect in effects), "the world has changed"
     said = [effect.text for effect in effects if isinstance(effect, do.Note) and effect.warning]
     assert any("worker 0 has not asked" in text for text in said) == named
+
+
+# --- faults
+
+
+def fault(round_: int = 1, depth: int = 0, text: str = "") -> WorkerFault:
+    return WorkerFault(round=round_, depth=depth, text=text)
+
+
+def test_a_fault_is_said_at_once() -> None:
+    agent = working()
+    agent.say(fault=fault(text="ValueError"))
+    assert agent.fault() == fault(text="ValueError")
+
+
+def test_a_fault_of_another_world_is_not_said() -> None:
+    agent = working()
+    agent.say(fault=fault(round_=2))
+    assert agent.fault() is None
+
+
+def test_a_fault_waits_for_those_of_others() -> None:
+    agent = working()
+    agent.say(fault=fault(), last_call_wait=0.5)
+    assert agent.fault() is None
+    assert agent.engine.deadline() == 0.5
+    agent.go_on(0.5)
+    assert agent.fault() == fault()
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_of_several_faults_here_the_outermost_wrapper_counts(first: int, second: int) -> None:
+    agent = working(2)
+    agent.say(0, fault=fault(depth=first, text="first"), last_call_wait=0.5)
+    agent.now = 0.4
+    agent.say(1, fault=fault(depth=second), last_call_wait=0.5)
+    agent.go_on(0.5)
+    said = agent.fault()
+    assert said is not None
+    assert said.depth == 1, "there the ranks meet again"
+    agent.say(1, fault=fault(depth=0), last_call_wait=0.5)
+    said = agent.fault()
+    assert said is not None
+    assert said.depth == 0, "the leader may not have decided yet"
+
+
+def test_a_fault_that_a_lost_process_has_told_is_not_heard() -> None:
+    agent = working()
+    agent.say(launch=2, fault=fault())
+    assert agent.fault() is None
+
+
+# --- hangs, under soft
+
+
+def test_one_that_stands_still_is_told_to_leave_with_all_others_here() -> None:
+    agent = working(2, SOFT)
+    effects = agent.go_on(2.0)
+    assert looked(effects) == [0, 1]
+    effects = agent.progress(0.0, 0)
+    assert shown(effects) == [0]
+    assert paused(effects) == [0, 1]
+    assert agent.engine.stage is Stage.WAITING
+    assert agent.report is not None
+    assert agent.report.broken_round == 1
+    assert agent.fault() is None, "nobody knows yet who it was"
+    assert agent.engine.deadline() == pytest.approx(2.0 + OBEY_S)
+
+
+def test_one_that_goes_on_is_not_asked_to() -> None:
+    agent = working(1, SOFT)
+    agent.go_on(2.0)
+    assert paused(agent.progress(1.5)) == []
+    assert agent.engine.stage is Stage.WORKING
+    assert looked(agent.go_on(3.4)) == []
+    assert looked(agent.go_on(3.5)) == [0]
+
+
+def test_who_leaves_was_well_and_nobody_is_blamed() -> None:
+    agent = working(1, SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0)
+    agent.say(applied=2, limits=SOFT)
+    assert looked(agent.go_on(2.0 + OBEY_S)) == []
+    assert agent.workers() == (Worker(0, 1),)
+    assert agent.fault() is None
+
+
+def test_who_does_not_leave_and_makes_progress_is_waited_for() -> None:
+    agent = working(1, SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0)
+    assert looked(agent.go_on(2.0 + OBEY_S)) == [0]
+    agent.progress(2.05)
+    assert agent.workers() == (Worker(0, 1),)
+
+
+def stuck(limits: ProgressLimits = SOFT, workers: int = 2, **job: str) -> Agent:
+    """Worker 0 hangs since 0.0; the others have left."""
+    agent = working(workers, limits, **job)
+    at = limits.soft or limits.hard or 0.0
+    agent.go_on(at)
+    agent.progress(0.0, *range(workers))
+    for local_rank in range(1, workers):
+        agent.say(local_rank, applied=2, limits=limits)
+        agent.progress(at, local_rank)
+    assert looked(agent.go_on(at + OBEY_S)) == [0]
+    agent.progress(0.0)
+    return agent
+
+
+def test_who_does_not_leave_is_left_out_and_blamed() -> None:
+    agent = stuck()
+    assert agent.workers() == (Worker(1, 1),)
+    blamed = agent.fault()
+    assert blamed is not None
+    assert (blamed.round, blamed.depth) == (1, 0)
+    assert "worker 0 has made no progress for 2.1 s on host-a" in blamed.text
+    assert signals(agent.go_on(3.9)) == []
+
+
+def test_the_answer_to_an_earlier_look_judges_nobody() -> None:
+    agent = working(1, SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0)
+    agent.now = 2.05
+    agent.progress(0.0)
+    assert agent.workers() == (Worker(0, 1),)
+
+
+def test_who_is_left_out_comes_back_when_it_obeys() -> None:
+    agent = stuck()
+    agent.record(sealed(member("b"), replace(member("a"), workers=(Worker(1, 1),)), number=2))
+    agent.say(0, applied=2, limits=SOFT)
+    assert agent.workers() == (Worker(0, 1), Worker(1, 1))
+
+
+def test_a_node_all_of_whose_workers_were_left_out_comes_back_when_they_obey() -> None:
+    agent = stuck(workers=1)
+    assert agent.workers() == ()
+    agent.record(sealed(member("b"), number=2))
+    assert agent.report is not None
+    assert agent.report.member.incarnation == 2
+    agent.say(0, applied=2, limits=SOFT)
+    assert (agent.report.member.incarnation, agent.workers()) == (2, (Worker(0, 1),))
+
+
+def test_who_is_stuck_beyond_its_hard_limit_is_ended() -> None:
+    agent = stuck()
+    assert 0 in looked(agent.go_on(4.0))
+    agent.progress(0.0)
+    assert 0 in looked(agent.go_on(4.0 + OBEY_S))
+    assert signals(agent.progress(0.0)) == [(0, SIGTERM)]
+    assert signals(agent.go_on(4.2)) == []
+    assert signals(agent.go_on(4.4)) == [(0, SIGKILL)], "after its own grace of 0.2 s"
+    effects = agent.see(saw.WorkerExited(0, 1, -SIGKILL))
+    assert (1, SIGTERM) in signals(effects), "under no-replace its node restarts"
+
+
+def test_its_failure_is_answered_by_the_policy() -> None:
+    agent = stuck(failure="replace")
+    agent.record(sealed(member("b"), replace(member("a"), workers=(Worker(1, 1),)), number=2))
+    agent.go_on(4.0)
+    agent.progress(0.0)
+    agent.go_on(4.0 + OBEY_S)
+    agent.progress(0.0)
+    agent.go_on(4.2)
+    effects = agent.see(saw.WorkerExited(0, 1, 0))
+    assert spawned(effects) == [(0, WorkerState.PAUSED)], "whatever its exit code"
+    assert signals(effects) == []
+
+
+def test_one_that_no_signal_ends_has_failed_all_the_same() -> None:
+    agent = stuck(failure="replace")
+    agent.go_on(4.0)
+    agent.progress(0.0)
+    agent.go_on(4.0 + OBEY_S)
+    agent.progress(0.0)
+    killed = agent.go_on(4.5)
+    assert (0, SIGKILL) in signals(killed)
+    agent.record(sealed(member("b"), replace(member("a"), workers=(Worker(1, 1),)), number=2))
+    effects = agent.go_on(4.6 + ABANDON_S)
+    assert spawned(effects) == [(0, WorkerState.PAUSED)], "it is given up, and replaced"
+
+
+@pytest.mark.parametrize("leaves_after_s", [0.3, 0.9])
+def test_a_hard_limit_alone_does_not_end_who_leaves(leaves_after_s: float) -> None:
+    """To leave a world can take longer than OBEY_S, where NCCL's communicators are torn down."""
+    agent = working(1, HARD_ONLY)
+    agent.go_on(3.0)
+    assert paused(agent.progress(0.0)) == [0]
+    effects: list[do.Effect] = []
+    while agent.now < 3.0 + leaves_after_s:
+        effects += agent.go_on(agent.now + 0.05)
+        effects += agent.progress(0.0)
+    assert signals(effects) == []
+    agent.say(applied=2, limits=HARD_ONLY)
+    assert agent.workers() == (Worker(0, 1),)
+
+
+def test_a_hard_limit_alone_ends_who_does_not_leave() -> None:
+    agent = working(1, HARD_ONLY)
+    agent.go_on(3.0)
+    agent.progress(0.0)
+    effects: list[do.Effect] = []
+    while agent.now < 5.5:
+        effects += agent.go_on(agent.now + 0.05)
+        effects += agent.progress(0.0)
+    assert (0, SIGTERM) in signals(effects)
+
+
+def test_who_says_nothing_of_limits_is_never_judged() -> None:
+    agent = working(1, None)
+    agent.record(sealed(member("a"), number=2))
+    assert looked(agent.go_on(1000.0)) == []
+
+
+def test_without_limits_of_its_own_one_has_as_long_as_it_likes_until_its_world_ends() -> None:
+    agent = working(1, UNLIMITED)
+    assert looked(agent.go_on(100.0)) == []
+    agent.record(sealed(member("a"), number=2))
+    assert LEAVE.soft is not None
+    assert looked(agent.go_on(100.0 + LEAVE.soft)) == [0]
+
+
+def test_where_peers_are_added_one_may_take_its_time() -> None:
+    agent = working(1, UNLIMITED)
+    agent.record(sealed(member("a"), member("b"), member("c"), number=2))
+    assert looked(agent.go_on(100.0)) == []
+
+
+def test_a_suspicion_ends_with_the_process() -> None:
+    agent = working(2, SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0, 0)
+    agent.see(saw.WorkerExited(0, 1, 1))
+    assert looked(agent.go_on(2.0 + OBEY_S)) == []
+
+
+# --- hangs, under hard
+
+
+def test_under_hard_it_is_ended_at_once_and_keeps_its_place() -> None:
+    agent = working(2, SOFT, policy="hard")
+    agent.go_on(2.0)
+    effects = agent.progress(0.0, 0)
+    assert shown(effects) == [0]
+    assert agent.workers() == (Worker(0, 1), Worker(1, 1)), "everybody meets once, in the world that follows"
+    assert signals(agent.go_on(2.0 + SHOW_S)) == [(0, SIGTERM)]
+    effects = agent.see(saw.WorkerExited(0, 1, -SIGTERM))
+    assert signals(effects) == [(1, SIGTERM)]
+    assert agent.engine.stage is Stage.RESTARTING
+    agent.see(saw.WorkerExited(1, 1, -SIGTERM))
+    agent.go_on(5.0)
+    effects = agent.record(sealed(member("a", workers=2), member("b", workers=2), number=2))
+    (spawn,) = [effect for effect in effects if isinstance(effect, do.Spawn)]
+    assert spawn.restarts_left == 2, "a failure of its own"
+
+
+# --- warm starts
+
+
+def joining(workers: int = 2, **job: str) -> tuple[Agent, list[do.Effect]]:
+    """A node that finds others at work."""
+    agent = Agent(workers, **job)
+    return agent, agent.record(sealed(member("b")))
+
+
+def test_who_joins_others_at_work_starts_outside_and_is_offered_with_all_workers() -> None:
+    agent, effects = joining()
+    assert spawned(effects) == [(0, WorkerState.PAUSED), (1, WorkerState.PAUSED)]
+    assert agent.workers() == ()
+    agent.say(0)
+    assert agent.workers() == ()
+    agent.say(1)
+    assert agent.workers() == (Worker(0, 1), Worker(1, 1))
+
+
+def test_a_worker_that_says_something_else_first_is_not_ready() -> None:
+    agent, _ = joining(1)
+    agent.say(0, applied=0, ready=False, limits=UNLIMITED)
+    assert agent.workers() == ()
+
+
+@pytest.mark.parametrize(
+    "round_", [opened(member("b")), sealed(member("b"), finishing=True)], ids=["open", "finishing"]
+)
+def test_nobody_is_started_where_nobody_works_or_nobody_is_admitted(round_: Round) -> None:
+    assert spawned(Agent().record(round_)) == []
+
+
+def test_under_hard_nobody_is_started_before_there_is_a_world_for_it() -> None:
+    _, effects = joining(policy="hard")
+    assert spawned(effects) == []
+
+
+def test_a_world_begins_with_the_processes_that_are_warm() -> None:
+    agent, _ = joining(1)
+    agent.say(0)
+    effects = agent.record(sealed(member("b"), member("a"), number=2))
+    assert spawned(effects) == []
+    (tell,) = [effect for effect in effects if isinstance(effect, do.Tell)]
+    assert (tell.state, tell.change, tell.round) == (WorkerState.HEALTHY, None, 2)
+
+
+def test_a_replacement_is_started_at_once_and_offered_when_it_is_ready() -> None:
+    agent = working(2, failure="replace")
+    effects = agent.see(saw.WorkerExited(0, 1, 1))
+    assert spawned(effects) == [(0, WorkerState.PAUSED)]
+    assert agent.workers() == (Worker(1, 1),)
+    agent.say(0, launch=2)
+    assert agent.workers() == (Worker(0, 2), Worker(1, 1))
+
+
+def test_a_replacement_that_is_not_ready_does_not_keep_its_node_from_coming_back() -> None:
+    agent = working(2, failure="replace")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    agent.record(sealed(member("b"), number=2))
+    assert agent.report is not None
+    assert agent.report.member.incarnation == 2, "it was taken for dead"
+    assert agent.workers() == (Worker(1, 1),), "which has its state, and waits"
+
+
+def test_one_that_is_outside_and_fails_is_answered_by_the_policy() -> None:
+    agent, _ = joining(failure="replace")
+    effects = agent.see(saw.WorkerExited(0, 1, 1))
+    assert spawned(effects) == [(0, WorkerState.PAUSED)]
+
+
+def test_under_record_a_newcomer_goes_on_without_the_worker_that_failed() -> None:
+    agent, _ = joining(failure="record")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    assert agent.engine.stage is Stage.WAITING, "the other one imports"
+    agent.say(1)
+    assert agent.workers() == (Worker(1, 1),)
+
+
+def test_under_record_a_node_leaves_when_the_last_one_has_failed() -> None:
+    agent, _ = joining(failure="record")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    agent.see(saw.WorkerExited(1, 1, 1))
+    assert agent.engine.stage is Stage.ENDED
+
+
+def test_one_that_ends_before_it_was_in_a_world_breaks_none() -> None:
+    agent, _ = joining(1)
+    agent.say(0, applied=0, ready=False, limits=UNLIMITED)
+    effects = agent.see(saw.WorkerExited(0, 1, 0))
+    (end,) = [effect for effect in effects if isinstance(effect, do.End)]
+    assert end.result.outcome is do.Outcome.SUCCEEDED
+
+
+def test_who_is_outside_is_dismissed_when_the_work_here_is_done() -> None:
+    agent = working(2, failure="replace")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    effects = agent.see(saw.WorkerExited(1, 1, 0))
+    assert signals(effects) == [(0, SIGTERM)]
+    agent.see(saw.WorkerExited(0, 2, -SIGTERM))
+    assert agent.engine.stage is Stage.FINISHED
+
+
+def test_one_that_was_dismissed_and_does_not_end_does_not_hold_up_the_job() -> None:
+    agent = working(2, failure="replace")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    agent.see(saw.WorkerExited(1, 1, 0))
+    effects = agent.go_on(2.1 + ABANDON_S)
+    assert signals(effects) == [(0, SIGKILL)]
+    assert agent.engine.stage is Stage.FINISHED

@@ -41,14 +41,16 @@ class Me:
 
     def build(self, name: str = "first", rank: int | None = None, size: int | None = None) -> None:
         """The default group, in the test's store, where each name is one world's."""
-        store = dist.TCPStore("127.0.0.1", self.port, is_master=False, wait_for_workers=False)
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore(name, store),
+            store=self.store(name),
             rank=self.rank if rank is None else rank,
             world_size=size or self.size,
             timeout=timedelta(minutes=30),
         )
+
+    def store(self, name: str) -> dist.Store:
+        return dist.PrefixStore(name, dist.TCPStore("127.0.0.1", self.port, is_master=False, wait_for_workers=False))
 
     def abort_when_told(self) -> threading.Thread:
         def abort() -> None:
@@ -74,7 +76,7 @@ class Rank:
         self._pipe.send(word)
 
     def says(self) -> Any:
-        assert self._pipe.poll(15), "the rank says nothing"
+        assert self._pipe.poll(DEADLINE_S), "the rank says nothing"
         word = self._pipe.recv()
         assert not (isinstance(word, str) and word.startswith("Traceback")), word
         return word
@@ -122,7 +124,7 @@ def _keep_a_store(me: Me) -> None:
 
 def _run(body: Callable[[Me], None], me: Me) -> None:
     torch.set_num_threads(1)
-    import faulthandler; faulthandler.dump_traceback_later(12)  # DEBUG
+
     try:
         body(me)
     except BaseException:

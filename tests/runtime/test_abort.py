@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
-import subprocess
-import sys
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import Me, ranks
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
 from fake_agent import DEADLINE_S
-from gloo_ranks import Me, ranks
-from softrun.runtime import noted
-from softrun.runtime.abort import (
-    AbortTransformerEngine,
-    abort_all,
-    abort_groups,
-    add_abort,
-    note_groups,
-)
+from local_cluster import free_port
+from softrun.runtime.abort import note_groups
 from softrun.runtime.groups import leave_groups
-from softrun.runtime.sockets import open_sockets
 
 STOPPED = 3  # of four
 
@@ -105,16 +95,6 @@ def under_debug(me: Me) -> Sit:
     return lambda: dist.all_reduce(torch.ones(1))
 
 
-def in_a_group_that_was_split(me: Me) -> Sit:
-    me.build()
-    group = distributed_c10d._get_default_group()
-    split = group.split_group(list(range(me.size)), group_name="split", group_desc="split")
-    assert split is not None
-    ranks = {rank: rank for rank in range(me.size)}
-    distributed_c10d._register_pg_in_world(split, "gloo", split.get_group_store(), "split", "cpu:gloo", ranks)
-    return lambda: dist.all_reduce(torch.ones(1), group=split)
-
-
 def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: bool) -> None:
     if note:
         note_groups()
@@ -128,7 +108,7 @@ def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: boo
     try:
         sit()
     except RuntimeError:
-        me.say(time.monotonic() - me.aborted_at)
+        me.say(time.monotonic() - me.aborted_at if me.aborted_at else None)
     else:
         raise AssertionError("nobody was missed")
     watcher.join(DEADLINE_S)
@@ -152,7 +132,6 @@ def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: boo
         in_ddp,
         in_fsdp2,
         in_a_group_that_connects_lazily,
-        in_a_group_that_was_split,
         under_debug,
     ],
 )
@@ -170,8 +149,154 @@ def test_whoever_sits_in_a_collective_is_freed(prepare: Callable[[Me], Sit], reh
         for rank in others:
             rank.tell("abort")
         freed_s = [rank.says() for rank in others]
-        print("freed after", " ".join(f"{1000 * seconds:.1f} ms" for seconds in freed_s))
+        if prepare is in_a_group_that_connects_lazily:  # there it is noticed when peers leave
+            freed_s = [seconds or 0.0 for seconds in freed_s]
+        print(prepare.__name__, "freed after", " ".join(f"{1000 * seconds:.1f} ms" for seconds in freed_s))
         assert max(freed_s) < 5
         assert [rank.says() for rank in others] == [STOPPED] * STOPPED
         for rank in others:
             rank.ends()
+
+
+@contextlib.contextmanager
+def bystander() -> Iterator[None]:
+    """Connections of this process's own: one from before, and others that a thread opens all the time."""
+    ended = threading.Event()
+    broken: list[BaseException] = []
+
+    def open_and_use(listener: socket.socket) -> None:
+        opened: list[socket.socket] = []
+        try:
+            while not ended.wait(0.002) and len(opened) < 200:
+                ours = socket.create_connection(listener.getsockname(), timeout=DEADLINE_S)
+                theirs, _ = listener.accept()
+                opened += [ours, theirs]
+            for ours, theirs in zip(opened[::2], opened[1::2], strict=True):
+                use(ours, theirs)
+        except BaseException as error:
+            broken.append(error)
+        finally:
+            for one in opened:
+                one.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        theirs, _ = listener.accept()
+        local = socket.socketpair()
+        thread = threading.Thread(target=open_and_use, args=(listener,), daemon=True)
+        thread.start()
+        with theirs, local[0], local[1]:
+            yield
+            ended.set()
+            thread.join(DEADLINE_S)
+            use(ours, theirs)
+            use(*local)
+    assert not broken, broken
+
+
+def use(ours: socket.socket, theirs: socket.socket) -> None:
+    for one, other in ((ours, theirs), (theirs, ours)):
+        other.settimeout(DEADLINE_S)
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+
+
+def a_peer_that_never_comes(me: Me) -> Sit:
+    return lambda: me.build(size=2)
+
+
+def a_peer_that_never_calls(me: Me) -> Sit:
+    """It was stopped after it had published its address."""
+    publish(me, "127.0.0.1", free_port())
+    return lambda: me.build(size=2)
+
+
+def a_peer_that_does_not_answer(me: Me) -> Sit:
+    """Its host is gone after it had published its address: connecting goes on and on."""
+    listener = socket.create_server(("127.0.0.2", 0), backlog=0)
+    while True:
+        waiting = socket.socket()
+        waiting.settimeout(0.2)
+        kept_open.append(waiting)
+        try:
+            waiting.connect(listener.getsockname())
+        except TimeoutError:
+            break
+    kept_open.append(listener)
+    publish(me, *listener.getsockname())
+    return lambda: me.build(size=2)
+
+
+def a_store_that_waits_for_peers(me: Me) -> Sit:
+    method = f"tcp://127.0.0.1:{free_port()}"
+    return lambda: dist.init_process_group("gloo", init_method=method, rank=0, world_size=2)
+
+
+def a_sub_group_that_a_peer_never_builds(me: Me) -> Sit:
+    build_with_a_sleeper(me)
+    return lambda: dist.new_group([0, 1])
+
+
+def a_split_that_a_peer_never_makes(me: Me) -> Sit:
+    build_with_a_sleeper(me)
+    group = distributed_c10d._get_default_group()
+    return lambda: group.split_group([0, 1], group_name="split", group_desc="split")
+
+
+kept_open: list[socket.socket] = []
+
+
+def publish(me: Me, host: str, port: int) -> None:
+    """What rank 1 of two would, as gloo reads it."""
+    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(host)
+    record = struct.pack("=Q4sQ136s2q", 4, b"host", 136, address, 0, 1)
+    me.store("first").set("0//cpu//0/1", record)
+
+
+def build_with_a_sleeper(me: Me) -> None:
+    """The other rank is a fork of this one, which sleeps when the default group is built."""
+    if os.fork() == 0:
+        me.build(rank=1, size=2)
+        time.sleep(2 * DEADLINE_S)
+        os._exit(0)
+    me.build(rank=0, size=2)
+
+
+def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
+    note_groups()
+    with bystander():
+        sit = prepare(me)
+        watcher = me.abort_when_told()
+        me.say("ready")
+        with pytest.raises(RuntimeError):
+            sit()
+        me.say(time.monotonic() - me.aborted_at)
+        watcher.join(DEADLINE_S)
+        leave_groups(in_trouble=True)
+        me.build("second", size=1)
+        dist.all_reduce(torch.ones(1))
+    me.say("used")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        a_peer_that_never_comes,
+        a_peer_that_never_calls,
+        a_peer_that_does_not_answer,
+        a_store_that_waits_for_peers,
+        a_sub_group_that_a_peer_never_builds,
+        a_split_that_a_peer_never_makes,
+    ],
+)
+def test_whoever_builds_a_group_is_freed_and_no_bystander_is_harmed(prepare: Callable[[Me], Sit]) -> None:
+    with ranks(lambda me: build_in_vain(prepare, me), size=1) as (rank,):
+        assert rank.says() == "ready"
+        rank.sits()
+        assert rank.says_nothing(0.1)
+        rank.tell("abort")
+        freed_s = rank.says()
+        print(prepare.__name__, f"freed after {1000 * freed_s:.1f} ms")
+        assert freed_s < 5
+        assert rank.says() == "used"
+        rank.ends()

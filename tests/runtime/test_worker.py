@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fake_agent import DEADLINE_S, FakeAgent, Worker, wait_until
-from softrun.runtime.events import WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
 # Stands for torch: what a test needs of it is whether there is a default process group.
 FAKE_TORCH = """
@@ -50,7 +50,7 @@ def test_a_world_is_handed_out_with_its_environment(agent: FakeAgent) -> None:
     agent.form([agent.start("pass"), worker, agent.start("pass")])
     worker.says("rank 1")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, applied=1)
+    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
 
 
 def test_it_waits_while_paused_and_lets_signal_handlers_run(agent: FakeAgent) -> None:
@@ -71,7 +71,7 @@ def test_it_waits_while_paused_and_lets_signal_handlers_run(agent: FakeAgent) ->
     worker.says("rank 0")
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
     worker.signal(signal.SIGUSR2)
-    status_becomes(worker, WorkerStatus(ready=True, applied=2))
+    status_becomes(worker, WorkerStatus(ready=True, limits=ProgressLimits(), applied=2))
     worker.signal(signal.SIGUSR1)
     worker.says("signalled")
     assert "in round" not in worker.output
@@ -79,7 +79,7 @@ def test_it_waits_while_paused_and_lets_signal_handlers_run(agent: FakeAgent) ->
     worker.says(f"in round 0 {worker.info.master_port}")
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
     worker.signal(signal.SIGUSR2)
-    status_becomes(worker, WorkerStatus(ready=True, applied=4))
+    status_becomes(worker, WorkerStatus(ready=True, limits=ProgressLimits(), applied=4))
     worker.signal(signal.SIGTERM)
     assert worker.ends() == 7
 
@@ -111,14 +111,14 @@ def test_a_broken_world_is_reported_and_not_handed_out_again(agent: FakeAgent, u
     worker = agent.start(FAKE_TORCH + HAND_OUT_TWICE.format(between=use))
     agent.form([worker])
     worker.says("first 1")
-    status_becomes(worker, WorkerStatus(ready=True, applied=1, broken_round=1))
+    status_becomes(worker, WorkerStatus(ready=True, limits=ProgressLimits(), applied=1, broken_round=1))
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
-    status_becomes(worker, WorkerStatus(ready=True, applied=2))
+    status_becomes(worker, WorkerStatus(ready=True, limits=ProgressLimits(), applied=2))
     assert "second" not in worker.output
     agent.form([worker, agent.start("pass")])
     worker.says("second 2")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, applied=3)
+    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=3)
 
 
 def test_while_there_is_a_group_the_world_is_not_broken(agent: FakeAgent) -> None:
@@ -221,7 +221,7 @@ def test_a_forked_child_reads_and_leaves_the_status_to_the_worker(agent: FakeAge
     agent.form([worker, agent.start("pass")])
     worker.says("child 0")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, applied=1)
+    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
 
 
 def run_alone(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fake_agent import FakeAgent, Worker, wait_until
-from softrun.runtime.events import WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
 pytestmark = pytest.mark.processes
 
@@ -75,7 +75,7 @@ def all_say(workers: list[Worker], line: str) -> None:
 
 def one_reports_broken(workers: list[Worker], round_: int) -> None:
     """A neighbour of the dead one does; the others wait for their agent's word."""
-    expected = WorkerStatus(ready=True, applied=1, broken_round=round_)
+    expected = WorkerStatus(ready=True, limits=ProgressLimits(), applied=1, broken_round=round_)
     wait_until(lambda: any(worker.writer.read_status() == expected for worker in workers), f"{expected}")
 
 

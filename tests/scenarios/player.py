@@ -24,7 +24,7 @@ limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, 
     worker A/0 excepts  its training function raises: it lives, and says so (`excepts at 2`: in the wrapper at depth 2)
     worker A/0 hangs    it makes no progress and obeys nothing; the others of its world soon wait for it
     worker A/0 recovers it goes on, and obeys what it was told meanwhile
-    never ready A       workers that A starts outside of the world from now on never ask for one
+    never ready A       the workers that A starts outside of a world never ask for one
     sigterm A           A's agent gets SIGTERM
     finish              every worker of the world exits 0
 
@@ -67,7 +67,7 @@ class Scribe(Watcher):
         elif after.phase is Phase.OPEN:
             self._write(f"store: open for {_names(after)}{lost}")
         else:
-            fault = f", after a {_fault(after.fault)}" if after.fault is not None else ""
+            fault = f", after: {_fault(after.fault)}" if after.fault is not None else ""
             self._write(f"store: round {after.number} sealed {_names(after)}{lost}{fault}")
 
     def effect(self, node: Node, effect: do.Effect) -> None:
@@ -103,7 +103,7 @@ def _names(round_: Round) -> str:
 
 def _fault(fault: WorkerFault) -> str:
     """Its first line; a simulated exception has no text."""
-    return (fault.text.split("\n")[0] or "fault") + (f" at depth {fault.depth}" if fault.depth else "")
+    return (fault.text.split("\n")[0] or "a fault") + (f" at depth {fault.depth}" if fault.depth else "")
 
 
 def _place(tell: do.Tell) -> str:
@@ -162,6 +162,7 @@ class Player:
         self._host = ""
         self._grace_s = 30.0
         self._last_call_wait_s = 0.0
+        self._never_ready: set[str] = set()
 
     def play(self, blocks: list[Block]) -> Iterator[list[str]]:
         """The trace of each block."""
@@ -208,7 +209,7 @@ class Player:
             case ["worker", name, "recovers"]:
                 self.cluster.recover(self._process(name))
             case ["never", "ready", name]:
-                self._node(name).slow_to_ready_s = NEVER_S
+                self._never_ready.add(name)
             case ["sigterm", name]:
                 self.cluster.deliver(self._node(name), saw.Signalled(15))
             case ["finish"]:
@@ -248,6 +249,8 @@ class Player:
         node = self.cluster.start(
             config, load_policy(self._job.restart_policy, WorkerFailure(self._job.worker_failure))
         )
+        if name in self._never_ready:
+            node.slow_to_ready_s = NEVER_S
         if name == self._host:
             self.cluster.store.host = node
         # One after the other, so that the order in which they are found is the order in which they stand.

@@ -317,7 +317,11 @@ class NobodyMeetsTheReplaced(Checker):
         for name in after.lost:
             node = self.cluster.nodes[name]
             if node.alive and not node.stalled and self.cluster.now - node.woke > WAKING_S:
-                working = [p.name for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
+                working = [
+                    p.name
+                    for p in node.running
+                    if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))
+                ]
                 self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 
@@ -406,7 +410,11 @@ class FinishedStaysFinished(Checker):
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         record = self.cluster.store.round
-        if isinstance(effect, do.Spawn) and not self._may_renew(node) and not self.cluster.store.was_in_doubt(node.name):
+        if (
+            isinstance(effect, do.Spawn)
+            and not self._may_renew(node)
+            and not self.cluster.store.was_in_doubt(node.name)
+        ):
             again = [tell.local_rank for tell in effect.tell if (node.name, tell.local_rank) in self._done]
             self.demand(not again, f"{node.name} runs finished workers {again} again")
         if isinstance(effect, do.Spawn) and record is not None and record.phase is Phase.CLOSED:

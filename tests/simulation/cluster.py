@@ -105,7 +105,7 @@ class Process:
     leaving: bool = False  # its script is through and about to exit 0
     tells: list[do.Tell] = field(default_factory=list)
     applied: int = 0  # how many of them it has obeyed
-    status: WorkerStatus = WorkerStatus()
+    status: WorkerStatus = field(default_factory=WorkerStatus)
     hung_since: float | None = None  # it makes no progress, and obeys nothing
     has_hung: bool = False
     shown: bool = False  # its agent has taken it for hung
@@ -415,7 +415,9 @@ class Cluster:
     def _signal(self, process: Process, launch: int, signum: int) -> None:
         if process.launch != launch:
             return
-        process.hangs |= process.shown and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
+        process.hangs |= (
+            process.shown and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
+        )
         process.asked = True
         if not process.alive:
             return
