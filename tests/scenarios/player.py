@@ -7,7 +7,7 @@ A file is prose (lines that begin with `#`), and blocks:
     ----
     store: …           what happened meanwhile, exactly
 
-The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. Further settings:
+The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. More settings:
 `join_timeout=20`; `soft=2s hard=4s`, the limits by which every worker is watched (`watched=yes`: it is watched, without
 limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, which workers give the faults of others;
 `ready=5s`, how long one that was started outside of the world takes to ask for one. Directives:
