@@ -135,8 +135,8 @@ class Connections:
         return not all(self._own.values())
 
     def _take(self, is_there: Callable[[], bool], but: Iterable[int]) -> dict[int, socket.socket]:
-        """Duplicates of those that are not held yet."""
-        if len(self._held) >= self._expected:
+        """Duplicates of those that are not held yet. While it is built, gloo replaces those that fail."""
+        if not but and len(self._held) >= self._expected:
             return {}
         own, peers = set(self._own), set(self._peers.values())
         found = take_connections(lambda ends: ends.local in own or ends.remote in peers, {*self._held, *but})

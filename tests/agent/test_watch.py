@@ -62,9 +62,9 @@ def test_without_limits_nobody_looks() -> None:
 def test_new_limits_hold_from_now_on() -> None:
     watched = watch()
     watched.progressed(100.0, 102.0)
-    watched.set(ProgressLimits(soft=5.0), 103.0)
+    watched.apply(ProgressLimits(soft=5.0), 103.0)
     assert watched.deadline() == 108.0
-    watched.set(ProgressLimits(soft=5.0), 106.0)
+    watched.apply(ProgressLimits(soft=5.0), 106.0)
     assert watched.deadline() == 108.0, "the same ones change nothing"
 
 
