@@ -85,6 +85,11 @@ class WorkerEvent(_Value):
     round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether nobody will end a step of the world before it. For newcomers alone a worker ends the one it is in."""
+        return self.worker_state is not WorkerState.PAUSED or self.change_event is not WorldChangeEvent.SCALE_UP
+
     def environment(self) -> dict[str, str]:
         """The variables by which torchrun tells a worker of its world, for `init_process_group()` with `env://`.
 

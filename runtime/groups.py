@@ -6,14 +6,13 @@ import contextlib
 import logging
 import socket
 import sys
-import threading
 import time
 from datetime import timedelta
 from typing import Any
 
-from softrun.runtime.abort import abort_all, abort_groups
+from softrun.runtime.abort import abort_groups
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.noted import let_go, note_groups
+from softrun.runtime.noted import check_world, let_go, note_groups
 
 # What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -36,57 +35,27 @@ ABORT_S = 30.0
 _log = logging.getLogger("softrun.runtime")
 
 
-class Group:
-    """The default process group of one world, from before it is built until it is left."""
+def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
+    """Build the default group of a world. One of an earlier world that is still there is left first."""
+    import torch
+    import torch.distributed as dist
 
-    def __init__(self) -> None:
-        self.built = False
-        self._aborted = False
-        self._left = False
-        self._lock = threading.Lock()
+    note_groups()
+    if dist.is_initialized():
+        _log.info("leaving the default process group that was built outside of this world")
+        dist.destroy_process_group()
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    _await_store(info.master_addr, info.master_port)
+    dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
 
-    def build(self, info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
-        """Build it. A group of an earlier world that is still there is left first."""
-        import torch
-        import torch.distributed as dist
 
-        note_groups()
-        if dist.is_initialized():
-            _log.info("leaving the default process group that was built outside of this world")
-            dist.destroy_process_group()
-        backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-        self._await_store(info.master_addr, info.master_port)
-        dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
-        self.built = True
-        if self._aborted:
-            raise ConnectionAbortedError(f"the group of {info.world_size} workers was aborted while it was built")
-
-    def _await_store(self, host: str, port: int) -> None:
-        """Until it can be reached, or this group is aborted: torch goes on trying for half an hour, come what may."""
-        while not self._aborted:
-            with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_S):
-                return
-            time.sleep(CONNECT_INTERVAL_S)
-        raise ConnectionAbortedError(f"the group was aborted before its store at {host}:{port} was reached")
-
-    def abort(self) -> None:
-        """Make whoever sits in this group, or in a sub-group of it, raise. For any thread; does not wait."""
-        self._aborted = True
-        with self._lock:  # once it is left, there may be groups of the next world
-            if not self._left:
-                abort_all()
-
-    def leave(self, *, in_trouble: bool) -> None:
-        """Leave it at once. In trouble, other threads in it are made to raise and no peer notices before `let_go`."""
-        if in_trouble:
-            self.abort()
-        with self._lock:
-            self._left = True
-        leave_groups(in_trouble=in_trouble)
-
-    def let_go(self) -> None:
-        """Have the peers notice that it was left."""
-        let_go()
+def _await_store(host: str, port: int) -> None:
+    """Until it can be reached, or the world is over: torch goes on trying for half an hour, come what may."""
+    while True:
+        check_world()
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_S):
+            return
+        time.sleep(CONNECT_INTERVAL_S)
 
 
 def leave_groups(*, in_trouble: bool) -> None:

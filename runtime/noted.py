@@ -61,6 +61,7 @@ _lock = threading.RLock()
 _noted: list[NotedGroup] = []
 _builds: list[Build] = []
 _left: list[Connections] = []  # of groups that were not built after all
+_world_is_over = False
 _parents: list[Callable[[], Any]] = []  # groups that a forked process has of its parent: not its own
 
 
@@ -101,6 +102,29 @@ def cut_groups() -> list[threading.Thread]:
     for group in noted:
         group.cut()
     return [_start(_note_and_cut)] if _unnoted() else []
+
+
+def end_world() -> None:
+    """No group is built from now on, and none that is being built gets ready: its members will not come."""
+    global _world_is_over
+    with _lock:
+        _world_is_over = True
+        builds = list(_builds)
+    for build in builds:
+        build.abort()
+
+
+def begin_world() -> None:
+    global _world_is_over
+    with _lock:
+        _world_is_over = False
+
+
+def check_world() -> None:
+    """Raise what a lost peer raises if the world is over."""
+    if _world_is_over:
+        error: Any = getattr(sys.modules.get("torch.distributed"), "DistError", ConnectionError)
+        raise error("the world has changed: leave its groups, and ask for the next one before you build another group")
 
 
 def let_go() -> None:
@@ -190,6 +214,7 @@ _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 @contextmanager
 def _building(build: Build) -> Iterator[Build]:
     with _lock:
+        check_world()
         _builds.append(build)
     try:
         yield build
@@ -284,8 +309,9 @@ def _start(function: Callable[[], None]) -> threading.Thread:
 
 def _begin_in_child() -> None:
     """A forked child shares its parent's connections: they are not its own to cut, or to keep open."""
-    global _lock
+    global _lock, _world_is_over
     _lock = threading.RLock()
+    _world_is_over = False
     _parents[:] = [weakref.ref(group) for group in registered_groups()]
     for connections in [*(noted.connections for noted in _noted), *(build.connections for build in _builds), *_left]:
         if connections is not None:

@@ -28,10 +28,10 @@ from softrun.runtime.events import (
     WorkerInfo,
     WorkerState,
     WorkerStatus,
-    WorldChangeEvent,
 )
 from softrun.runtime.groups import count_groups_anew, has_group
 from softrun.runtime.inbox import Inbox, open_inbox
+from softrun.runtime.noted import begin_world, end_world, let_go
 from softrun.runtime.progress import Progress
 
 
@@ -60,6 +60,14 @@ def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], Non
 def wait_for_world(after_round: int) -> WorkerEvent:
     """The event of a world that comes after the given one, which this worker has left; waits until there is one."""
     return _worker().world_after(after_round)
+
+
+def free_trainer_by(free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
+    """Have `free(event)`, instead of an abort, get the trainer out of a world that is over; returns what ends that.
+
+    It is called in a thread of softrun's and must not wait.
+    """
+    return _worker().free_trainer_by(free)
 
 
 def last_event() -> WorkerEvent:
@@ -118,7 +126,9 @@ class _Worker:
         self._round = 0
         self._entered = 0  # the sequence of the event that named the world that the trainer is in
         self._grouped = False  # a default process group was seen in this round
-        self._stop_watching: Callable[[], None] | None = None
+        self._watches = False
+        self._free: Callable[[WorkerEvent], None] = _abort_what_will_not_end
+        self._entering = threading.Lock()
         self._status = WorkerStatus()
         self._progress: Progress | None = None
 
@@ -127,8 +137,6 @@ class _Worker:
         return self.inbox.last()
 
     def hand_out(self) -> WorkerInfo:
-        if self._stop_watching is None:
-            self._stop_watching = self.inbox.subscribe(self._free_the_trainer)
         broken = self._is_broken()
         event = self.world_after(self._round if broken else self._round - 1)
         if self._handed is None or self._handed != event.worker_info:
@@ -137,17 +145,30 @@ class _Worker:
 
     def world_after(self, round_: int) -> WorkerEvent:
         self._show_progress()
+        if not self._watches:
+            self._watches = True
+            self.inbox.subscribe(self._end_world)
         while True:
             event = self.inbox.last()
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
+            if not event.interrupts:
+                let_go()  # peers that are not aborted notice so that this one ends no step with them
             self._tell(ready=True, applied=event.sequence, broken_round=broken)
             if usable:
                 self._enter(event)
                 return event
             self.inbox.wait(event.sequence)
+
+    def free_trainer_by(self, free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
+        before, self._free = self._free, free
+
+        def restore() -> None:
+            self._free = before
+
+        return restore
 
     def ping(self) -> None:
         if self._progress is not None:
@@ -176,7 +197,9 @@ class _Worker:
                 self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _enter(self, event: WorkerEvent) -> None:
-        self._entered = event.sequence
+        with self._entering:
+            self._entered = event.sequence
+            begin_world()
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             count_groups_anew()
@@ -184,14 +207,12 @@ class _Worker:
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
 
-    def _free_the_trainer(self, event: WorkerEvent) -> None:
-        """In the watcher's thread: the main thread may sit in a collective that somebody has left, or will never enter.
-
-        Peers that are added end no step before there is a world with them.
-        """
-        added = event.change_event is WorldChangeEvent.SCALE_UP and event.worker_state is WorkerState.PAUSED
-        if not added and event.sequence > self._entered:
-            abort_all()
+    def _end_world(self, event: WorkerEvent) -> None:
+        """In the watcher's thread, while the trainer may be anywhere in the world that it entered last."""
+        with self._entering:
+            if event.sequence > self._entered:
+                end_world()
+                self._free(event)
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()
@@ -199,6 +220,12 @@ class _Worker:
             return False
         used = self._grouped or (self._handed is not None and self._handed.used)
         return used or ("torch.distributed" in sys.modules and sys.exc_info()[0] is not None)
+
+
+def _abort_what_will_not_end(event: WorkerEvent) -> None:
+    """The main thread may sit in a collective that somebody has left, or will never enter."""
+    if event.interrupts:
+        abort_all()
 
 
 _lock = threading.RLock()

@@ -19,12 +19,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 
-from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorldChangeEvent
-from softrun.runtime.groups import Group, is_lost_peer
+from softrun.runtime.events import WorkerEvent, WorkerInfo
+from softrun.runtime.groups import build_group, is_lost_peer, leave_groups
+from softrun.runtime.noted import let_go
 from softrun.runtime.steplog import log_step
-from softrun.runtime.worker import last_event, on_world_change, ping, wait_for_world
+from softrun.runtime.worker import last_event, ping, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
 BUILD_ATTEMPTS = 5
@@ -98,43 +98,37 @@ class World:
         With NCCL an aborted collective does not raise but leaves its buffers as they are: there, call
         `torch.cuda.synchronize()` and `check()` between the backward pass and the optimizer's step as well.
         """
-        group = self._build(backend, timeout)
+        self._build(backend, timeout)
         try:
             yield
         except BaseException as error:
-            self._leave(group, in_trouble=True)
+            leave_groups(in_trouble=True)
             if not self._is_ended_by(error):
-                group.let_go()
+                let_go()
                 raise
             self._ended = True
         else:
-            self._leave(group, in_trouble=False)
+            leave_groups(in_trouble=False)
 
     @property
     def ended(self) -> bool:
         """Whether this pass did not come to its own end, so that there must be another one."""
         return self._ended or (self.changed and not self._grouped)
 
-    def _build(self, backend: str | None, timeout: timedelta | None) -> Group:
+    def _build(self, backend: str | None, timeout: timedelta | None) -> None:
         self._grouped = True
         failures = 0
         while True:
-            group = Group()
-            self._stop_watching = on_world_change(partial(_abort_if_lost, group))
             try:
-                self.check()  # what came before on_world_change
-                group.build(self.info, backend, timeout)
-                return group
+                self.check()
+                build_group(self.info, backend, timeout)
+                return
             except BaseException as error:
-                self._leave(group, in_trouble=True)
+                leave_groups(in_trouble=True)
                 failures = 0 if self.changed else failures + 1
                 if failures == BUILD_ATTEMPTS or not self._is_ended_by(error):
                     raise
             self._event = wait_for_world(self.round)
-
-    def _leave(self, group: Group, *, in_trouble: bool) -> None:
-        self._stop_watching()
-        group.leave(in_trouble=in_trouble)
 
     def _is_ended_by(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):
@@ -159,17 +153,6 @@ def worlds() -> Iterator[World]:
         if not world.ended:
             return
         after_round = world.round
-
-
-def _abort_if_lost(group: Group, event: WorkerEvent) -> None:
-    """In the watcher's thread: get the main thread out of what would never end.
-
-    Peers that are added interrupt no step: each worker leaves after the step it is in. But nobody builds the group of a
-    world past, and once there is a new world nobody completes a step of the last one.
-    """
-    added = event.change_event is WorldChangeEvent.SCALE_UP and event.worker_state is WorkerState.PAUSED
-    if not added or not group.built:
-        group.abort()
 
 
 def _summary(error: Exception) -> str:

@@ -32,14 +32,14 @@ from typing import Any, ClassVar
 from softrun.runtime.abort import AbortProcessGroups, abort_all
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent
-from softrun.runtime.groups import Group, has_group, is_lost_peer, leave_groups
+from softrun.runtime.groups import build_group, has_group, is_lost_peer, leave_groups
 from softrun.runtime.inprocess.arguments import check_callable, check_duration
 from softrun.runtime.inprocess.initialize import RestartAbort
 from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, Place, take_seat
 from softrun.runtime.inprocess.state import State
 from softrun.runtime.interrupt import Interrupt, RestartRequest
-from softrun.runtime.worker import last_event, on_world_change, ping, tell_fault, wait_for_world, watch
+from softrun.runtime.worker import free_trainer_by, last_event, ping, tell_fault, wait_for_world, watch
 from softrun.runtime.worlds import World, WorldChanged
 
 TEXT_CHARACTERS = 4000  # of a traceback that every rank is told
@@ -241,7 +241,7 @@ class _Call:
                 "build it in the wrapped function"
             )
         session = _Session(wait_for_world(-1))
-        stop = on_world_change(session.observe)
+        stop = free_trainer_by(session.observe)
         _Session.current = session
         try:
             with session.interrupt:
@@ -420,14 +420,13 @@ class _WrappedWorld(World):
     @contextmanager
     def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
         """Be in a default process group of this world, for the block."""
-        group = Group()
         try:
-            group.build(self.info, backend, timeout)
+            build_group(self.info, backend, timeout)
             yield
         except BaseException:
-            group.leave(in_trouble=True)
+            leave_groups(in_trouble=True)
             raise
-        group.leave(in_trouble=False)
+        leave_groups(in_trouble=False)
 
     def check(self, step: int | None = None) -> None:
         """Write the step to the step log. What has changed is raised anyway."""

@@ -12,6 +12,7 @@ from values import JOB, STORE, member, opened, ready, sealed
 from softrun.agent import rendezvous
 from softrun.agent.model import Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Decision, Fate, Patience, Waits
+from softrun.runtime.events import WorkerFault
 
 WAITS = Waits(last_call_s=0.3, broken_s=0.5)
 A, B, C, D = (member(name) for name in "abcd")
@@ -149,6 +150,98 @@ def test_a_world_that_was_broken_earlier_is_not_broken_now() -> None:
 def test_a_newcomer_cannot_break_a_world() -> None:
     job = replace(JOB, max_nodes=1)
     assert decide(sealed(A, job=job), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
+
+
+# --- faults
+
+
+def fault(round_: int = 1, depth: int = 0, text: str = "") -> WorkerFault:
+    return WorkerFault(round=round_, depth=depth, text=text)
+
+
+def proposal(decision: Decision) -> Round:
+    assert decision.proposal is not None, decision.reason
+    return decision.proposal
+
+
+def test_a_fault_waits_for_no_loss_that_would_explain_it() -> None:
+    after = proposal(decide(sealed(A, B), ready(A), ready(B, fault=fault(text="why", depth=2))))
+    assert (after.number, [m.node for m in after.members]) == (2, ["a", "b"])
+    assert after.fault == fault(text="why", depth=2)
+
+
+def test_a_fault_of_an_earlier_world_is_answered() -> None:
+    assert decide(sealed(A, B, number=2), ready(A), ready(B, fault=fault(1))).reason == "nothing to do"
+
+
+def test_a_newcomer_has_no_fault_of_this_world() -> None:
+    job = replace(JOB, max_nodes=1)
+    assert decide(sealed(A, job=job), ready(A), ready(B, fault=fault())).reason == "nothing to do"
+
+
+def test_of_several_faults_the_outermost_wrapper_counts() -> None:
+    reports = [ready(m, fault=fault(depth=depth)) for m, depth in ((A, 3), (B, 1), (C, 2))]
+    assert proposal(decide(sealed(A, B, C), *reports)).fault == fault(depth=1)
+
+
+@pytest.mark.parametrize("lost", [Report(B, Standing.AWAY), None], ids=["away", "dead"])
+def test_beside_a_loss_no_wrapper_is_named(lost: Report | None) -> None:
+    reports = [ready(A, fault=fault(depth=2, text="why")), *([lost] if lost else [])]
+    after = proposal(decide(sealed(A, B), *reports, dead="" if lost else "b"))
+    assert [m.node for m in after.members] == ["a"]
+    assert after.fault == fault(depth=0, text="why")
+
+
+def test_a_loss_alone_is_no_fault() -> None:
+    assert proposal(decide(sealed(A, B), ready(A), ready(B), dead="b")).fault is None
+
+
+def test_newcomers_come_with_the_world_that_follows_a_fault_and_no_wrapper_is_named() -> None:
+    after = proposal(decide(sealed(A), ready(A, fault=fault(depth=2)), ready(B)))
+    assert ([m.node for m in after.members], after.fault) == (["a", "b"], fault(depth=0))
+
+
+def test_so_does_a_worker_that_was_replaced() -> None:
+    old, new = member("a", workers=1), member("a", workers=2)
+    assert proposal(decide(sealed(old), ready(new, fault=fault(depth=2)))).fault == fault(depth=0)
+
+
+def test_what_comes_next_does_not_repeat_the_fault() -> None:
+    world = replace(sealed(A, B, number=2), fault=fault(1))
+    assert proposal(decide(world, ready(A), ready(B), dead="b")).fault is None
+
+
+# --- those who are not ready
+
+
+def test_a_node_that_names_no_workers_is_no_newcomer() -> None:
+    unready = replace(B, workers=())
+    assert decide(sealed(A), ready(A), ready(unready)).reason == "nothing to do"
+    assert members(decide(sealed(A, B), ready(A), ready(unready), ready(C), dead="b")) == ["a", "c"]
+
+
+def test_it_is_not_counted_among_those_who_are_here() -> None:
+    job = replace(JOB, min_nodes=2)
+    assert decide(opened(A, number=1, job=job), ready(A), ready(replace(B, workers=()))).proposal is None
+
+
+def test_a_member_that_names_no_workers_any_more_is_left_out_and_not_lost() -> None:
+    after = proposal(decide(sealed(A, B), ready(A), ready(replace(B, workers=()))))
+    assert ([m.node for m in after.members], after.lost) == (["a"], ())
+
+
+def test_so_is_the_leader_itself() -> None:
+    assert members(decide(sealed(A, B), ready(replace(A, workers=())), ready(B))) == ["b"]
+
+
+def test_when_nobody_can_be_in_a_world_it_is_waited_for() -> None:
+    assert decide(sealed(A), ready(replace(A, workers=()))).proposal is None
+
+
+def test_a_reserve_that_is_ready_takes_a_lost_place() -> None:
+    job = replace(JOB, max_nodes=2)
+    assert decide(sealed(A, B, job=job), ready(A), ready(B), ready(C)).proposal is None
+    assert members(decide(sealed(A, B, job=job), ready(A), ready(replace(B, workers=())), ready(C))) == ["a", "c"]
 
 
 # --- the end

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 
 import pytest
+import torch.distributed as dist
 
 from fake_agent import FakeAgent, Worker, an_info, wait_until
 from local_cluster import free_port
-from softrun.runtime import groups
+from softrun.runtime import groups, noted
 from softrun.runtime.events import WorldChangeEvent
 
 # Small collectives one after the other: nearly always in the middle of one, where gloo can lose a payload for good.
@@ -60,19 +62,35 @@ def test_a_hundred_worlds_each_left_in_the_middle_of_a_collective(agent: FakeAge
         assert max(descriptors[50:]) <= max(descriptors[:50]) + 2, "descriptors leak"
 
 
-def test_a_store_that_is_gone_holds_nobody() -> None:
+@pytest.fixture
+def over() -> Iterator[Callable[[], None]]:
+    """Ends the world, for the test."""
+    yield noted.end_world
+    noted.begin_world()
+
+
+def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None]) -> None:
     """The world changed, or its host died, just before this worker would have connected."""
-    group, outcome = groups.Group(), SimpleQueue[BaseException]()
+    outcome = SimpleQueue[BaseException]()
 
     def build() -> None:
         try:
-            group.build(an_info(0, 2, free_port()), "gloo", None)
-        except ConnectionAbortedError as error:
+            groups.build_group(an_info(0, 2, free_port()), "gloo", None)
+        except RuntimeError as error:
             outcome.put(error)
 
     builder = threading.Thread(target=build, daemon=True)
     builder.start()
     with pytest.raises(Empty):
         outcome.get(timeout=0.2)  # it waits for a store that may be about to begin
-    group.abort()
-    assert "before its store" in str(outcome.get(timeout=20))
+    over()
+    assert groups.is_lost_peer(error := outcome.get(timeout=20)), error
+
+
+def test_no_group_is_built_in_a_world_that_is_over(over: Callable[[], None]) -> None:
+    """Its building may have been about to begin when the abort came: nobody would end it any more."""
+    noted.note_groups()
+    over()
+    with pytest.raises(RuntimeError, match="the world has changed"):
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=2)
+    assert not dist.is_initialized()

@@ -18,8 +18,15 @@ from softrun import get_worker_event, get_worker_info
 
 directory, worlds = Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None
 torch.set_num_threads(1)
+
+
+def met_by_all(count: int, size: int) -> bool:
+    return all((directory / f"met-{count}-{rank}-of-{size}").exists() for rank in range(size))
+
+
 while True:
     get_worker_info()
+    world = get_worker_event()
     count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     try:
         dist.init_process_group("gloo")
@@ -29,21 +36,17 @@ while True:
             dist.all_reduce(total)
             if total.item() != size:
                 raise AssertionError(f"summed {total.item()} over {size} ranks")
-        (directory / f"met-{count}-{rank}-of-{size}").touch()
         dist.barrier()
-        if worlds is None:
-            world = get_worker_event()
-            while get_worker_event() == world:
-                time.sleep(0.01)
-            dist.destroy_process_group()
-            continue
-        if count >= worlds:
+        (directory / f"met-{count}-{rank}-of-{size}").touch()
+        if worlds is not None and count >= worlds:
             break
-        if rank == count % size:
-            os.kill(os.getpid(), signal.SIGKILL)
-        # gloo forgets what is written to a peer in the moment of its death, and waits for ever: not a matter here.
-        time.sleep(0.1)
-        dist.barrier()  # which raises
+        # gloo forgets what is written to a peer in the moment of its death, and waits for ever: not a matter here. So
+        # nobody is killed, by itself or by the test, before all have met.
+        while get_worker_event() == world:
+            if worlds is not None and rank == count % size and met_by_all(count, size):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.005)
+        dist.destroy_process_group()
     except RuntimeError:
         if dist.is_initialized():
             dist.destroy_process_group()
