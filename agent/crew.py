@@ -62,7 +62,7 @@ class Slot:
     in_world: bool = False  # it was told of one
     outside: bool = False
     stuck: bool = False
-    hangs: bool = False  # it is being ended because it hangs
+    failing: bool = False  # it is being ended, and that is its failure
     watch: Watch | None = None
     looked: bool = False  # its progress was asked for
     info: WorkerInfo | None = None  # its place in the world that it was told last
@@ -77,8 +77,8 @@ class Slot:
 
     @property
     def may_work(self) -> bool:
-        # One that is ended because it hangs, though not stuck, has its place until it has failed, like any other.
-        able = self.hangs if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
+        # One that is being ended for a failure has its place until it has failed, like any other, unless it is stuck.
+        able = self.failing if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
         return able and not self.outside and not self.stuck
 
 
@@ -286,11 +286,11 @@ class Crew:
         slot.stuck = self.leaving(local_rank) and slot.watch is not None and slot.watch.stalls(now)
         return slot.stuck
 
-    def end(self, local_rank: int, now: float) -> list[Effect]:
-        """End a worker that hangs, which counts as its failure: its stacks, SIGTERM, and SIGKILL after its grace."""
+    def end(self, local_rank: int, now: float, *, hangs: bool) -> list[Effect]:
+        """End a worker, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
         slot = self._slots[local_rank]
-        effects = self.show(local_rank)
-        slot.state, slot.hangs = State.STOPPING, True
+        effects = self.show(local_rank) if hangs else []
+        slot.state, slot.failing = State.STOPPING, True
         slot.term_at = now + (SHOW_S if effects else 0.0)
         return effects
 
@@ -376,10 +376,10 @@ class Crew:
         if slot.launch != launch or slot.state not in LIVING:
             return None  # an earlier life, given up long ago
         slot.term_at = slot.kill_at = slot.abandon_at = None
-        if slot.state is State.STOPPING and not slot.hangs:
+        if slot.state is State.STOPPING and not slot.failing:
             slot.state = State.STOPPED
             return None
-        if exitcode == 0 and not slot.hangs:
+        if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
             self.incomplete |= slot.in_world and slot.spoke and slot.applied < slot.tells
             return None
@@ -428,7 +428,7 @@ class Crew:
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
         slot.tells = slot.applied = slot.leave = 0
         slot.spoke = slot.paused = slot.in_world = slot.outside = slot.stuck = False
-        slot.hangs = slot.looked = slot.shown = False
+        slot.failing = slot.looked = slot.shown = False
 
     @staticmethod
     def _signal(slot: Slot, signum: int) -> SignalWorker:

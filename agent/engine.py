@@ -15,7 +15,7 @@ An agent is in one stage at a time:
 
 What happens in each stage on each observation stands in the `match` statements below, the empty cells included.
 Beside its stage an agent follows a leader, or is it: `softrun.agent.allegiance`. Its workers are its crew:
-`softrun.agent.crew`.
+`softrun.agent.crew`, and what befalls those of them that live is judged in `softrun.agent.faults`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from softrun.agent import ranks, rendezvous
 from softrun.agent.allegiance import Allegiance
 from softrun.agent.crew import SIGKILL, SIGTERM, Crew
 from softrun.agent.effects import Effect, Outcome, Result
+from softrun.agent.faults import Faults, Finding
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Waits
 from softrun.agent.tenure import Tenure
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
-from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
-OBEY_S = 0.1  # for a worker that makes no progress to leave its world
-BLAME_S = 0.3  # for the agents of others to find out who hangs, before the wait for it is said to be a fault
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -93,11 +92,8 @@ class Engine:
         self._standing = Standing.READY
         self._reason = ""
         self._broken_round = 0
-        self._fault: WorkerFault | None = None  # of one of our workers
-        self._fault_at = now  # when it is said
-        self._suspects: set[int] = set()  # who made no progress and was told to leave: may be stuck
-        self._judge_at = now  # when they are looked at again
         self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
+        self._faults = Faults(self._crew, config.host, now)
         self._restarts_left = config.max_restarts
 
         self._failures: list[do.Failure] = []
@@ -139,12 +135,11 @@ class Engine:
             return None
         wanted = [
             *self._allegiance.deadlines(),
+            *self._faults.deadlines(),
             self._crew.deadline(),
             self._tenure.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
-            self._fault_at,
-            self._judge_at,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -334,62 +329,41 @@ class Engine:
             return
         if status.broken_round == told.number:
             self._broken_round = told.number
-        fault, known = status.fault, self._fault_of(told)
-        if fault is None or fault.round != told.number:
+        if status.fault is None or status.fault.round != told.number:
             return
-        if known is None:
-            self._fault, self._fault_at = fault, self._now + status.last_call_wait
+        if self._restarts_all():
+            # A restart is a new process, so whoever needs one has failed.
+            self._effects += self._crew.end(local_rank, self._now, hangs=False)
         else:
-            self._fault = known.model_copy(update={"depth": min(known.depth, fault.depth)})
-
-    def _fault_of(self, world: Round) -> WorkerFault | None:
-        return self._fault if self._fault is not None and self._fault.round == world.number else None
+            self._faults.told(told, status.fault, status.last_call_wait, self._now)
 
     def _progress_seen(self, local_rank: int, launch: int, at: float) -> None:
-        hangs = self._crew.hangs(local_rank, launch, at, self._now)
-        if local_rank in self._suspects and self._now >= self._judge_at:
-            self._suspects.remove(local_rank)
-            self._judge(local_rank)
-        elif hangs and self._respond(Trigger.WORLD_BROKEN) is Response.STOP_MEET_START:
-            self._end_hung(local_rank)
-        elif hangs:
-            self._suspect(local_rank)
+        finding = self._faults.look(local_rank, launch, at, self._now)
+        text = self._crew.describe(local_rank, self._now)
+        match finding:
+            case Finding.WELL:
+                pass
+            case Finding.SUSPECT if not self._restarts_all():
+                self._suspect(local_rank, text)
+            case Finding.STUCK:
+                self._note(f"{text} and has not left its world: the others go on without it", warning=True)
+            case Finding.SUSPECT | Finding.HANGS:
+                self._note(f"{text} and is ended", warning=True)
+                self._effects += self._crew.end(local_rank, self._now, hangs=True)
 
-    def _suspect(self, local_rank: int) -> None:
-        """It hangs, or whoever it waits for: they look the same. Who leaves the world when told to is well."""
+    def _suspect(self, local_rank: int, text: str) -> None:
         self._effects += self._crew.show(local_rank)
-        told = self._crew.told
-        if self.stage is Stage.WORKING and told is not None and not self._crew.leaving(local_rank):
-            text = self._crew.describe(local_rank, self._now)
+        if self.stage is Stage.WORKING and not self._crew.leaving(local_rank):
             self._note(f"{text}: asking for a new world", warning=True)
             self._break_world()
             self._effects += self._crew.pause(None, self._now)
             self._stage(Stage.WAITING)
-            if self._fault_of(told) is None:
-                self._blame(told, text, self._now + BLAME_S)
-        if not self._suspects:
-            self._judge_at = self._now + OBEY_S
-        self._suspects.add(local_rank)
+            self._faults.accuse(local_rank, self._now)
+        self._faults.suspect(local_rank, self._now)
 
-    def _blame(self, world: Round, text: str, at: float) -> None:
-        self._fault = WorkerFault(round=world.number, text=f"{text} on {self._config.host}")
-        self._fault_at = at
-
-    def _judge(self, local_rank: int) -> None:
-        told, known = self._crew.told, self._crew.is_stuck(local_rank)
-        if not self._crew.give_up_on(local_rank, self._now):
-            return
-        if told is not None and not known:
-            self._blame(told, self._crew.describe(local_rank, self._now), self._now)
-        if self._crew.overdue(local_rank, self._now):
-            self._end_hung(local_rank)
-        else:
-            text = self._crew.describe(local_rank, self._now)
-            self._note(f"{text} and has not left its world: the others go on without it", warning=True)
-
-    def _end_hung(self, local_rank: int) -> None:
-        self._note(f"{self._crew.describe(local_rank, self._now)} and is ended", warning=True)
-        self._effects += self._crew.end(local_rank, self._now)
+    def _restarts_all(self) -> bool:
+        """Does a world of the same members cost all of them their processes?"""
+        return self._respond(Trigger.WORLD_BROKEN) is Response.STOP_MEET_START
 
     def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
         self._worker_gone(self._crew.exited(local_rank, launch, exitcode))
@@ -560,10 +534,7 @@ class Engine:
             self._fence()
         if self._tenure.expiring(self._now):
             self._end_who_stays()
-        self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
-        if self._now >= self._judge_at:
-            for local_rank in sorted(self._suspects):
-                self._effects += self._crew.look(local_rank)
+        self._effects += self._faults.advance(self._now)
         self._effects += self._crew.tick(self._now)
         for failure in self._crew.given_up():
             self._worker_gone(failure)
@@ -692,7 +663,7 @@ class Engine:
     def _report(self) -> Report:
         last = self._last_report
         sequence = last.sequence if last is not None else 0
-        fault = self._fault if self._now >= self._fault_at else None
+        fault = self._faults.to_say(self._now)
         done = self._crew.done()
         report = Report(self._me(), self._standing, done, self._broken_round, self._reason, sequence, fault)
         if report != last:

@@ -13,7 +13,8 @@ from values import JOB, member, opened, sealed
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.crew import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
-from softrun.agent.engine import OBEY_S, SILENCE_S, Engine, EngineConfig, Stage
+from softrun.agent.engine import SILENCE_S, Engine, EngineConfig, Stage
+from softrun.agent.faults import OBEY_S
 from softrun.agent.model import Report, Round, Worker
 from softrun.agent.watch import LEAVE
 from softrun.policies import WorkerFailure, load_policy

@@ -23,6 +23,8 @@ PURE = {
         "leadership",
         "allegiance",
         "crew",
+        "watch",
+        "faults",
         "engine",
     },
     "policies": {"strategy", "hard", "soft"},

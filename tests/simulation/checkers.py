@@ -184,7 +184,7 @@ class SoftSparesTheHealthy(Checker):
     def observed(self, node: Node, seen: saw.Observation) -> None:
         grounds = self._grounds[node.name]
         match seen:
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].failing:
                 process = node.processes[local_rank]
                 grounds.own_failure |= process.launch == launch and process.failed_itself
             case saw.RecordSeen(Round(phase=Phase.CLOSED)) | saw.Signalled() | saw.StoreLost():
@@ -242,7 +242,7 @@ class RestartsCountedOnce(Checker):
                 self._loss_at[node.name] = self.cluster.now
             case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & (self._peers(node) - {node.name}):
                 self._loss_at[node.name] = self.cluster.now
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].failing:
                 process = node.processes[local_rank]
                 if process.launch == launch and process.failed_itself:
                     self._failed_at.setdefault(node.name, self.cluster.now)
@@ -339,7 +339,7 @@ class OnceEach(Checker):
                 self._broken.add(status.fault.round if status.fault is not None else 0)
             case saw.ProgressSeen(local_rank) if node.processes[local_rank].stalled:
                 self._broken.add(node.processes[local_rank].last.round)
-            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].hangs:
+            case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].failing:
                 process = node.processes[local_rank]
                 if process.launch == launch:
                     self._broken.add(process.last.round)

@@ -109,7 +109,7 @@ class Process:
     hung_since: float | None = None  # it makes no progress, and obeys nothing
     has_hung: bool = False
     shown: bool = False  # its agent has taken it for hung
-    hangs: bool = False  # and ends it for that
+    failing: bool = False  # its agent ends it, and that is its failure
     stuck_since: float | None = None  # it makes no progress until it is told to leave its world
 
     @property
@@ -122,7 +122,7 @@ class Process:
 
     @property
     def failed_itself(self) -> bool:
-        return not self.asked or (self.hangs and self.node.engine.stage in (Stage.WAITING, Stage.WORKING))
+        return not self.asked or (self.failing and self.node.engine.stage in (Stage.WAITING, Stage.WORKING))
 
     @property
     def entered(self) -> bool:
@@ -415,9 +415,9 @@ class Cluster:
     def _signal(self, process: Process, launch: int, signum: int) -> None:
         if process.launch != launch:
             return
-        process.hangs |= (
-            process.shown and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
-        )
+        fault, hard = process.status.fault, process.node.config.job.restart_policy == "hard"
+        due = process.shown or (hard and fault is not None and fault.round == process.last.round)
+        process.failing |= due and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
         process.asked = True
         if not process.alive:
             return

@@ -1,0 +1,95 @@
+"""What befalls workers that live: faults that they tell of, and hangs that the watch over them finds.
+
+A worker that makes no progress hangs, or waits for one that does: the two look the same. So when one is suspected all
+are told to leave their world. Who does so is well; who does not, and makes no progress even then, is stuck, and the
+others go on without it until it has left, or is ended because its hard limit has passed.
+
+A fault is said to the leader, whose new world tells it to all. One that is known is said at once, or after the wait
+that its worker asked for; a suspicion a little later, since another agent may know who it is that the others wait for.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from softrun.agent.crew import Crew
+from softrun.agent.effects import Effect
+from softrun.agent.model import Round
+from softrun.runtime.events import WorkerFault
+
+OBEY_S = 0.1  # for a worker that makes no progress to leave its world
+BLAME_S = 0.3  # for the agents of others to find out who hangs, before the wait for it is said to be a fault
+
+
+class Finding(Enum):
+    """What came out when a worker's progress was looked at."""
+
+    WELL = "WELL"
+    SUSPECT = "SUSPECT"  # it hangs, or waits for one that does
+    STUCK = "STUCK"  # it does not leave its world
+    HANGS = "HANGS"  # nor may it take any longer
+
+
+class Faults:
+    def __init__(self, crew: Crew, host: str, now: float) -> None:
+        self._crew = crew
+        self._host = host
+        self._fault: WorkerFault | None = None
+        self._say_at = now
+        self._suspects: set[int] = set()  # they were told to leave
+        self._judge_at = now  # when they are looked at again
+
+    def deadlines(self) -> tuple[float, float]:
+        return self._say_at, self._judge_at
+
+    def to_say(self, now: float) -> WorkerFault | None:
+        return self._fault if now >= self._say_at else None
+
+    def told(self, world: Round, fault: WorkerFault, wait_s: float, now: float) -> None:
+        """A worker says what befell it; of several faults in a world the first one's text is told."""
+        known = self._of(world)
+        if known is None:
+            self._fault, self._say_at = fault, now + wait_s
+        else:
+            self._fault = known.model_copy(update={"depth": min(known.depth, fault.depth)})
+
+    def suspect(self, local_rank: int, now: float) -> None:
+        """It makes no progress and was told to leave its world."""
+        if not self._suspects:
+            self._judge_at = now + OBEY_S
+        self._suspects.add(local_rank)
+
+    def accuse(self, local_rank: int, now: float) -> None:
+        """Its suspicion is why all were told to leave."""
+        world = self._crew.told
+        if world is not None and self._of(world) is None:
+            self._blame(local_rank, world, now, now + BLAME_S)
+
+    def look(self, local_rank: int, launch: int, at: float, now: float) -> Finding:
+        """A worker's last progress was `at`."""
+        passed = self._crew.hangs(local_rank, launch, at, now)
+        if local_rank in self._suspects and now >= self._judge_at:
+            self._suspects.remove(local_rank)
+            return self._judge(local_rank, now)
+        return Finding.SUSPECT if passed else Finding.WELL
+
+    def advance(self, now: float) -> list[Effect]:
+        self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
+        if now < self._judge_at:
+            return []
+        return [effect for local_rank in sorted(self._suspects) for effect in self._crew.look(local_rank)]
+
+    def _judge(self, local_rank: int, now: float) -> Finding:
+        world, known = self._crew.told, self._crew.is_stuck(local_rank)
+        if not self._crew.give_up_on(local_rank, now):
+            return Finding.WELL
+        if world is not None and not known:
+            self._blame(local_rank, world, now, now)
+        return Finding.HANGS if self._crew.overdue(local_rank, now) else Finding.STUCK
+
+    def _blame(self, local_rank: int, world: Round, now: float, say_at: float) -> None:
+        text = f"{self._crew.describe(local_rank, now)} on {self._host}"
+        self._fault, self._say_at = WorkerFault(round=world.number, text=text), say_at
+
+    def _of(self, world: Round) -> WorkerFault | None:
+        return self._fault if self._fault is not None and self._fault.round == world.number else None
