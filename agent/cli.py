@@ -85,7 +85,8 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
         filtered = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
         logs_class: Any = type(torch_config.logs_specs)
         fields["logs_specs"] = logs_class(log_dir=log_dir, local_ranks_filter=filtered or None, **streams)
-    config = LaunchConfig(**fields, restart_policy=args.restart_policy, worker_failure=args.worker_failure)
+    own = {name: getattr(args, name) for name in ("restart_policy", "worker_failure", "soft_timeout", "hard_timeout")}
+    config = LaunchConfig(**fields, **own)
     return config, entrypoint, script_args
 
 
@@ -128,6 +129,26 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="{" + ",".join(variant.value for variant in WorkerFailure) + "}",
         help="Under soft, what happens when a worker fails: no-replace restarts all workers of its node, replace only "
         "the failed one, record goes on without it.",
+    )
+    own.add_argument(
+        "--soft-timeout",
+        "--soft_timeout",
+        action=EnvironmentDefault,
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="A worker whose main thread executes no byte code for so long, or that pings and has not for so long, "
+        "hangs or waits for one that does: all leave their world, and who does is in the next. Never, by default.",
+    )
+    own.add_argument(
+        "--hard-timeout",
+        "--hard_timeout",
+        action=EnvironmentDefault,
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="A worker that has made no progress for so long is ended, its stacks in its log, and that is its failure. "
+        "By default never, but 60 s after it was told to leave its world.",
     )
     _abbreviate_only_torchs(parser, own)
     return parser

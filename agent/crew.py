@@ -286,7 +286,7 @@ class Crew:
         slot.stuck = self.leaving(local_rank) and slot.watch is not None and slot.watch.stalls(now)
         return slot.stuck
 
-    def end(self, local_rank: int, now: float, *, hangs: bool) -> list[Effect]:
+    def end(self, local_rank: int, now: float, *, hangs: bool = True) -> list[Effect]:
         """End a worker, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
         slot = self._slots[local_rank]
         effects = self.show(local_rank) if hangs else []

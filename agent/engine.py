@@ -349,7 +349,7 @@ class Engine:
                 self._note(f"{text} and has not left its world: the others go on without it", warning=True)
             case Finding.SUSPECT | Finding.HANGS:
                 self._note(f"{text} and is ended", warning=True)
-                self._effects += self._crew.end(local_rank, self._now, hangs=True)
+                self._effects += self._crew.end(local_rank, self._now)
 
     def _suspect(self, local_rank: int, text: str) -> None:
         self._effects += self._crew.show(local_rank)

@@ -30,7 +30,7 @@ from softrun.agent.elastic import (
 )
 from softrun.agent.errors import UsageError
 from softrun.agent.handler import OWN_BACKENDS, get_rendezvous_handler
-from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent
+from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent, progress_limits
 from softrun.agent.store_c10d import parse_endpoint
 
 _TORCHS_TIMEOUT_S = 900
@@ -52,6 +52,9 @@ class LaunchConfig(TorchLaunchConfig):
 
     restart_policy: SOFT keeps healthy workers alive, HARD restarts all of them; or the name of a third party's policy.
     worker_failure: under SOFT, what follows when a worker fails: "no-replace" (the RFC's default), "replace", "record".
+    soft_timeout, hard_timeout: after how many seconds without progress a worker's world is formed anew, and after how
+    many the worker is ended, which is its failure; None is never. Progress is that the main thread executes byte code,
+    and the calls of `World.ping` where there are any; a worker shows it from its first question for a world on.
 
     `monitor_interval` has a meaning for handlers of torch's kind only: nothing is polled here. Raises UsageError, a
     ValueError.
@@ -65,6 +68,8 @@ class LaunchConfig(TorchLaunchConfig):
     shutdown_timeout: int | None = None
     restart_policy: RestartPolicy | str = RestartPolicy.HARD
     worker_failure: str = "no-replace"
+    soft_timeout: float | None = None
+    hard_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -77,6 +82,7 @@ class LaunchConfig(TorchLaunchConfig):
             raise UsageError(f"--max_restarts {self.max_restarts} is less than 0: give 0 or more")
         if self.monitor_interval <= 0:
             raise UsageError(f"--monitor_interval {self.monitor_interval} is not more than 0: give seconds, or nothing")
+        progress_limits(self.soft_timeout, self.hard_timeout)
         self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
         for signal_name in self.signals_to_handle.split(","):
             if signal_name.strip() not in signal.Signals.__members__ or signal_name.strip() in ("SIGKILL", "SIGSTOP"):
@@ -191,6 +197,8 @@ def _agent(
         health_check_server=health_check_server,
         restart_policy=config.policy_name,
         worker_failure=config.worker_failure,
+        soft_timeout=config.soft_timeout,
+        hard_timeout=config.hard_timeout,
     )
 
 

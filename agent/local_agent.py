@@ -9,6 +9,7 @@ Importing this module imports torch.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import secrets
 import signal
@@ -44,6 +45,7 @@ from softrun.agent.supervisor import Supervisor
 from softrun.agent.timers import FILE_VARIABLE, start_timers
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
+from softrun.runtime.events import ProgressLimits
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -53,7 +55,8 @@ _T = TypeVar("_T")
 class LocalElasticAgent(TorchLocalElasticAgent):
     """Runs the workers of one node. The arguments are torch's, and softrun's own:
 
-    restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant.
+    restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant. soft_timeout and
+    hard_timeout: how long, in seconds, a worker may make no progress, as `progress_limits` has it.
 
     Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The signals that it
     handles are those that the environment variable TORCHELASTIC_SIGNALS_TO_HANDLE names, as with torch's.
@@ -74,6 +77,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         *,
         restart_policy: str = "hard",
         worker_failure: str = "no-replace",
+        soft_timeout: float | None = None,
+        hard_timeout: float | None = None,
     ) -> None:
         late = known_arguments(
             TorchLocalElasticAgent.__init__,
@@ -85,6 +90,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._grace_s = shutdown_timeout
         self._policy_name, self._worker_failure = restart_policy, worker_failure
         self._policy = _load_policy(restart_policy, worker_failure)
+        self._limits = progress_limits(soft_timeout, hard_timeout)
         self._handler = spec.rdzv_handler
         if not isinstance(self._handler, MeetingPlace) and restart_policy != "hard":
             raise UsageError(
@@ -217,6 +223,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             store_timeout_s=waits.read_timeout,
             exit_barrier_s=self._exit_barrier_timeout,
             grace_s=float(self._grace_s),
+            limits=self._limits,
         )
         logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
         supervised = partial(Supervisor, spec, node, self._start_method, logs, self)
@@ -264,6 +271,19 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 0) -> None:  # noqa: ARG002
         """torch's, which else would forget the shutdown timeout wherever it restarts the workers."""
         super()._shutdown(death_sig, **known_arguments(super()._shutdown, timeout=self._grace_s))
+
+
+def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> ProgressLimits:
+    """After how many seconds without progress what is done about a worker; None is never. Raises UsageError."""
+    for flag, seconds in (("--soft_timeout", soft_timeout), ("--hard_timeout", hard_timeout)):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise UsageError(f"{flag} {seconds:g} is no time to wait: give seconds, more than 0, or leave it out")
+    if soft_timeout is not None and hard_timeout is not None and hard_timeout <= soft_timeout:
+        raise UsageError(
+            f"--hard_timeout {hard_timeout:g} would end a worker before --soft_timeout {soft_timeout:g} has it leave "
+            "its world: make it longer"
+        )
+    return ProgressLimits(soft=soft_timeout, hard=hard_timeout)
 
 
 def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:

@@ -41,6 +41,9 @@ def launch(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         (["--max_restarts=-1", SCRIPT], ["max_restarts"]),
         (["--restart_policy=gentle", SCRIPT], ["unknown restart policy 'gentle'", "hard, soft"]),
         (["--restart_policy=soft", "--worker_failure=shrug", SCRIPT], ["--worker_failure 'shrug'", "no-replace"]),
+        (["--soft_timeout=0", SCRIPT], ["--soft_timeout 0", "more than 0"]),
+        (["--soft_timeout=5", "--hard_timeout=5", SCRIPT], ["--hard_timeout 5", "make it longer"]),
+        (["--hard_timeout=inf", SCRIPT], ["--hard_timeout inf", "leave it out"]),
         (["--worker_failure=replace", SCRIPT], ["--worker_failure replace", "--restart_policy soft"]),
         (["--rdzv_backend=c10d", "--rdzv_endpoint=host:port", SCRIPT], ["--rdzv_endpoint 'host:port'", "HOST:PORT"]),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -110,6 +111,21 @@ def test_record_goes_on_without_the_worker_that_failed(cluster: LocalCluster, st
     send(victim, signal.SIGKILL)
     assert newest(cluster.wait_for_steps(2, after=at)) == newest(steps) - {victim}
     assert node.wait(30) == 0, "the others have finished"
+
+
+def test_a_worker_that_hangs_is_left_behind_and_then_replaced(cluster: LocalCluster, start: Start) -> None:
+    limits = ("--soft_timeout=1", "--hard_timeout=2", "--shutdown_timeout=1")
+    flags = ("--worker_failure=replace", "--max_restarts=1", *limits)
+    node = start("a", "reduce.py", "100000", "0.005", nproc=3, nnodes="1", flags=flags)
+    steps = cluster.wait_for_steps(3)
+    hung = min(newest(steps))
+    at = time.monotonic()
+    send(hung, signal.SIGSTOP)
+    healthy = newest(steps) - {hung}
+    cluster.wait_for("the others go on", lambda: recovery(cluster.steps(), at, healthy), 30)
+    cluster.wait_for("it was ended", lambda: not alive(hung), 30)
+    assert healthy < newest(cluster.wait_for_steps(3, after=time.monotonic())), "they live through it, and one is new"
+    assert re.search(r"made no progress for .* and is ended", node.output())
 
 
 def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalCluster, start: Start) -> None:
