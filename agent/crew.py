@@ -59,7 +59,7 @@ class Slot:
     applied: int = 0  # how many of them it has obeyed
     leave: int = 0  # the last of them that told it to leave its world
     spoke: bool = False  # it has asked for its world
-    in_world: bool = False  # it was told of one
+    first: int = 0  # the first world that it was told of
     outside: bool = False
     stuck: bool = False
     failing: bool = False  # it is being ended, and that is its failure
@@ -70,6 +70,10 @@ class Slot:
     term_at: float | None = None
     kill_at: float | None = None
     abandon_at: float | None = None
+
+    @property
+    def in_world(self) -> bool:
+        return self.first > 0
 
     @property
     def has_left(self) -> bool:
@@ -99,6 +103,8 @@ class Crew:
         """The last world that the workers were told of."""
         self.incomplete = False
         """One of them has ended before it was there: the others wait for it in vain."""
+        self.missed = 0
+        """The last world in which one of them has not been because its work was done."""
         self._given_up: list[Failure | None] = []
 
     # --- what it is like now
@@ -118,6 +124,12 @@ class Crew:
     def was_in_world(self) -> bool:
         """Does one of them run that has been in a world?"""
         return any(s.state is State.RUNNING and s.in_world for s in self._slots)
+
+    def fresh(self) -> bool:
+        """Is the last world the first for all that are in it?"""
+        return self.told is not None and all(
+            s.first == self.told.number for s in self._slots if s.state in LIVING and s.in_world
+        )
 
     def outside(self) -> tuple[int, ...]:
         """The local ranks of those that run and have yet to ask for their first world."""
@@ -163,10 +175,11 @@ class Crew:
                 self._launch(slot)
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
-                self.incomplete = True  # it ended while the world was being made
+                self._miss(slot, world)  # it ended while the world was being made
                 continue
             slot.info = info
-            slot.in_world, slot.paused, slot.outside = True, False, False
+            slot.first = slot.first or world.number
+            slot.paused = slot.outside = False
             if slot.watch is not None:
                 slot.watch.begin()
         if fresh:
@@ -277,6 +290,11 @@ class Crew:
         slot = self._slots[local_rank]
         return slot.state is State.RUNNING and slot.in_world and not slot.has_left
 
+    def waits(self, local_rank: int) -> bool:
+        """Has it left its world, and was told of no other?"""
+        slot = self._slots[local_rank]
+        return slot.state is State.RUNNING and slot.paused and slot.has_left
+
     def is_stuck(self, local_rank: int) -> bool:
         return self._slots[local_rank].stuck
 
@@ -381,12 +399,18 @@ class Crew:
             return None
         if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
-            self.incomplete |= slot.in_world and slot.spoke and slot.applied < slot.tells
+            if self.told is not None and slot.in_world and slot.spoke and slot.applied < slot.tells:
+                self._miss(slot, self.told)
             return None
         slot.state = State.FAILED
         if slot.info is None:
             raise AssertionError("a worker failed that was never told of a world")
         return Failure(slot.info.rank, local_rank, launch, exitcode or -SIGTERM)
+
+    def _miss(self, slot: Slot, world: Round) -> None:
+        self.incomplete = True
+        if slot.state is State.DONE:
+            self.missed = world.number
 
     # --- beginning anew
 
@@ -426,8 +450,8 @@ class Crew:
     def _clear(slot: Slot) -> None:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
-        slot.tells = slot.applied = slot.leave = 0
-        slot.spoke = slot.paused = slot.in_world = slot.outside = slot.stuck = False
+        slot.first = slot.tells = slot.applied = slot.leave = 0
+        slot.spoke = slot.paused = slot.outside = slot.stuck = False
         slot.failing = slot.looked = slot.shown = False
 
     @staticmethod

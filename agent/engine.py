@@ -663,9 +663,18 @@ class Engine:
     def _report(self) -> Report:
         last = self._last_report
         sequence = last.sequence if last is not None else 0
-        fault = self._faults.to_say(self._now)
-        done = self._crew.done()
-        report = Report(self._me(), self._standing, done, self._broken_round, self._reason, sequence, fault)
+        crew = self._crew
+        report = Report(
+            self._me(),
+            self._standing,
+            crew.done(),
+            self._broken_round,
+            self._reason,
+            sequence,
+            self._faults.to_say(self._now),
+            crew.missed,
+            crew.fresh(),
+        )
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)
         return last

@@ -71,6 +71,8 @@ class Faults:
         if local_rank in self._suspects and now >= self._judge_at:
             self._suspects.remove(local_rank)
             return self._judge(local_rank, now)
+        if passed and self._crew.waits(local_rank) and self._crew.overdue(local_rank, now):
+            return Finding.HANGS  # it waits for a world, and nobody waits there without progress
         return Finding.SUSPECT if passed else Finding.WELL
 
     def advance(self, now: float) -> list[Effect]:

@@ -60,6 +60,8 @@ class Report:
     reason: str = ""  # of FAILED
     sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
     fault: WorkerFault | None = None  # the last that befell one of its workers
+    missed_round: int = 0  # a world in which one of its workers has not been because its work was done
+    fresh: bool = False  # the last world is the first for all of its workers
 
 
 @dataclass(frozen=True, slots=True)

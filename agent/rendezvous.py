@@ -173,6 +173,9 @@ def decide(
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))
 
+    if round_.phase is Phase.SEALED and _too_late(round_, reports, stay):
+        return Decision("the work was done before the newcomers began", close(round_, ""))
+
     newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)
     room = round_.settings.max_nodes - len(stay)
     world = [*stay, *newcomers[: max(room, 0)]]
@@ -249,6 +252,12 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         and report.member.life not in placed
         and node not in dead
     ]
+
+
+def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> bool:
+    """Are only those left who would have to begin from the beginning, since all the others were through before?"""
+    missed = any(report.missed_round == round_.number for report in reports.values())
+    return missed and all(reports[m.node].fresh for m in stay)
 
 
 def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> bool:

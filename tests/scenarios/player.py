@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulation.checkers import all_checkers
-from simulation.cluster import Cluster, Node, Process, Watcher
+from simulation.cluster import NEVER_S, Cluster, Node, Process, Watcher
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.engine import EngineConfig
@@ -49,7 +49,6 @@ from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
 
 SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
-NEVER_S = 1e9
 
 
 class Scribe(Watcher):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
-from simulation.cluster import Cluster, Habits, Node, Process, Timing, Watcher, Weather
+from simulation.cluster import NEVER_S, Cluster, Habits, Node, Process, Timing, Watcher, Weather
 from simulation.store import LeasedStore
 from softrun.agent import observations as saw
 from softrun.agent.effects import Effect, Outcome
@@ -124,6 +124,7 @@ class Life:
             open_store=(0.001, 0.01),
             worker_ends=(0.001, 0.2),
             worker_seen=(0.0005, 0.005),
+            worker_ready=(0.01, 0.05) if rng.random() < 0.7 else (0.5, 5.0),
             peer_feels=(0.005, 0.06),
         )
         habits = Habits(
@@ -132,6 +133,7 @@ class Life:
             ignore_sigterm=rng.choice((0.0, 0.0, 0.3)),
             exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
             slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
+            slow_to_get_out=rng.choice((0.0, 0.0, 0.5)),
             limits=self.plan.limits,
         )
         on = list(all_checkers() if watchers is None else watchers)
@@ -168,8 +170,8 @@ class Life:
         return [node for node in self.cluster.nodes.values() if node.alive]
 
     def ready(self) -> list[Node]:
-        """Those who want to be in the world."""
-        return [node for node in self.up() if node.engine.stage not in NOT_READY]
+        """Those who want to be in the world, and can."""
+        return [node for node in self.up() if node.engine.stage not in NOT_READY and not node.never_ready]
 
     # --- the run
 
@@ -261,7 +263,7 @@ class Life:
             return f"round {record.number} has {len(members)} members, {len(ready)} nodes are ready"
         for node in self.up():
             for process in node.running:
-                if process.stalled:
+                if process.stalled and process.status.ready:  # its agent knows how to watch it
                     return f"worker {process.name} hangs"
                 if process.last.state is WorkerState.HEALTHY and process.last.round != record.number:
                     return f"worker {process.name} still works in round {process.last.round}"
@@ -271,6 +273,9 @@ class Life:
                 if own is None or not own.works_in(record.number):
                     return f"worker {member.node}/{worker.local_rank} does not work in round {record.number}"
             processes = self.cluster.nodes[member.node].processes.values()
+            apart = [p.name for p in processes if p.alive and not p.never_ready and not p.works_in(record.number)]
+            if apart:
+                return f"{', '.join(apart)} could be in round {record.number}"
             absent = [p.name for p in processes if not p.alive and not p.leaving]
             if absent and self.plan.job.worker_failure != "record":
                 return f"{', '.join(absent)} did not come back in round {record.number}"
@@ -438,6 +443,12 @@ def hang_worker(life: Life) -> None:
             life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.recover(hung))
 
 
+def slow_imports(life: Life) -> None:
+    """From now on the workers that this node starts outside are long in coming, or never come."""
+    if node := _pick(life):
+        node.slow_to_ready_s = life.rng.choice((3.0, NEVER_S))
+
+
 def sigterm(life: Life) -> None:
     if node := _pick(life):
         life.cluster.deliver(node, saw.Signalled(SIGTERM))
@@ -471,6 +482,7 @@ FAULTS: dict[str, Callable[[Life], None]] = {
         break_world,
         except_worker,
         hang_worker,
+        slow_imports,
         sigterm,
         finish_early,
     )

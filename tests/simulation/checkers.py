@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from simulation.cluster import Node, Watcher
+from simulation.cluster import SLOW_TO_GET_OUT_S, Node, Process, Watcher
 from simulation.store import LeasedStore
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
@@ -20,7 +20,7 @@ from softrun.runtime.events import WorkerState
 
 Life = tuple[str, int, int, int]
 
-WAKING_S = 0.5  # for the workers of an agent that was stopped to hear of it
+WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopped to hear of it, and to obey
 
 
 class BrokenPromiseError(AssertionError):
@@ -204,7 +204,8 @@ class SoftSparesTheHealthy(Checker):
                 stays = self.cluster.store.in_doubt(node.name) and any(p.applied < len(p.tells) for p in node.running)
                 stays |= node.woke == self.cluster.now  # what it was told meanwhile lies behind what it finds overdue
                 hangs = process.has_hung
-                excuse = grounds.own_failure or grounds.for_good or waited or stays or hangs
+                outside = not process.entered  # it came too late: the work is done
+                excuse = grounds.own_failure or grounds.for_good or waited or stays or hangs or outside
                 if process.alive and process.launch == launch:
                     self.demand(excuse, f"{process.name} was signalled without grounds")
 
@@ -391,22 +392,30 @@ class SurvivorsFirst(Checker):
 
 
 class FinishedStaysFinished(Checker):
-    """From the first finished node on nobody new is admitted, and finished work is not run again."""
+    """From the first finished node on nobody new is admitted, and finished work is not run again: nor by newcomers who
+    came when it was done."""
 
     def __init__(self) -> None:
         self._done: set[tuple[str, int]] = set()
+        self._missed: set[int] = set()  # worlds in which somebody has not been because it was through
 
     def observed(self, node: Node, seen: saw.Observation) -> None:
         match seen:
             # An agent that has asked a worker to end cannot tell whether its 0 means that it was through.
             case saw.WorkerExited(local_rank, launch, 0) if not node.processes[local_rank].asked:
-                if node.processes[local_rank].launch == launch:
+                process = node.processes[local_rank]
+                if process.launch == launch:
                     self._done.add((node.name, local_rank))
+                    if process.status.ready and process.applied < len(process.tells):
+                        self._missed.add(process.last.round)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if before is not None and before.finishing and sealed_anew(before, after):
             new = {m.life for m in after.members} - {m.life for m in before.members}
             self.demand(not new, f"round {after.number} admits {sorted(new)} to a job that is finishing")
+            if before.number in self._missed:
+                old = [p.name for p in self._processes(after) if p.first_round < before.number]
+                self.demand(bool(old), f"in round {after.number} newcomers begin what is done")
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         record = self.cluster.store.round
@@ -420,6 +429,9 @@ class FinishedStaysFinished(Checker):
         if isinstance(effect, do.Spawn) and record is not None and record.phase is Phase.CLOSED:
             # What was sealed before the end may still be on its way to this agent.
             self.demand(bool(record.outcome) or self._under_way(effect, record), f"{node.name} runs a finished job")
+
+    def _processes(self, round_: Round) -> list[Process]:
+        return [self.cluster.nodes[m.node].processes[w.local_rank] for m in round_.members for w in m.workers]
 
     @staticmethod
     def _may_renew(node: Node) -> bool:

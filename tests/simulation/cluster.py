@@ -7,7 +7,9 @@ a function of its seed. Each agent's clock is the virtual time plus an offset of
 - **Links**: first in, first out. A process that ends closes its links (the other end learns that it is gone); a host
   that loses power, or a cut network, is silence.
 - **Workers**: run until they are told to exit, fail, or are signalled; some ignore SIGTERM. Where they are coupled, the
-  death of one is felt by the others of its world, who report a broken world or fail themselves.
+  death of one is felt by the others of its world, who report a broken world or fail themselves. Where one hangs, all of
+  its world wait for it, those too who come to a world in which it has a place. Who waits gets out of that when it is
+  told to leave; some need a while.
 - **Agents** can stall: what reaches them meanwhile is delivered when they wake, in order, and their clock jumps.
 """
 
@@ -33,6 +35,8 @@ from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, Wor
 Range = tuple[float, float]
 
 SIGKILL = 9
+NEVER_S = 1e9
+SLOW_TO_GET_OUT_S = 1.5
 TIMER_LATE_S = 1e-6  # a timer is never early, whatever two clocks make of their sum
 
 # The codecs are pure, so the same bytes need not be read twice.
@@ -89,6 +93,7 @@ class Habits:
     ignore_sigterm: float = 0.0
     exit_zero_on_sigterm: float = 0.0
     slow_to_leave: float = 0.0
+    slow_to_get_out: float = 0.0  # of what they wait in
     limits: ProgressLimits | None = None  # how they are watched
 
 
@@ -111,6 +116,8 @@ class Process:
     shown: bool = False  # its agent has taken it for hung
     failing: bool = False  # its agent ends it, and that is its failure
     stuck_since: float | None = None  # it makes no progress until it is told to leave its world
+    out_at: float | None = None  # when it will have got out of that
+    ready_s: float = 0.0  # how long its imports take
 
     @property
     def name(self) -> str:
@@ -127,7 +134,17 @@ class Process:
     @property
     def entered(self) -> bool:
         """It was told of a world, which who was started outside of one was not."""
-        return any(tell.state is WorkerState.HEALTHY for tell in self.tells)
+        return self.first_round > 0
+
+    @property
+    def first_round(self) -> int:
+        """Of the first world that it was told of."""
+        return next((tell.round for tell in self.tells if tell.state is WorkerState.HEALTHY), 0)
+
+    @property
+    def never_ready(self) -> bool:
+        """It was started outside, and its imports take for ever."""
+        return self.ready_s >= NEVER_S
 
     @property
     def stalled(self) -> bool:
@@ -182,6 +199,11 @@ class Node:
     @property
     def running(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive]
+
+    @property
+    def never_ready(self) -> bool:
+        """It waits for workers that never get ready, and has no others to come back with."""
+        return any(p.never_ready for p in self.running) and not any(p.entered for p in self.running)
 
 
 class Watcher:
@@ -374,7 +396,13 @@ class Cluster:
                     process.tells.append(effect)
                     slow = (0.0, 4.0) if self.chance(self.habits.slow_to_leave) else (0.0, 0.0)
                     delay = self.draw(self.timing.worker_seen) + self.draw(slow)
-                    self.after(self.draw(self.timing.worker_seen), self._freed, process)
+                    if process.stuck_since is not None and process.out_at is None:
+                        slow = (0.0, SLOW_TO_GET_OUT_S) if self.chance(self.habits.slow_to_get_out) else (0.0, 0.0)
+                        out_s = self.draw(self.timing.worker_seen) + self.draw(slow)
+                        process.out_at = self.now + out_s
+                        self.after(out_s, self._freed, process)
+                    if process.out_at is not None:
+                        delay = max(delay, process.out_at - self.now)
                     self.after(delay, self._obey, process, len(process.tells))
             case do.Spawn(tells):
                 self._spawn(node, tells)
@@ -410,7 +438,8 @@ class Cluster:
             node.processes[tell.local_rank] = process
             outside = tell.state is WorkerState.PAUSED
             ready_s = self.draw(self.timing.worker_ready if outside else self.timing.worker_seen)
-            self.after(ready_s + (node.slow_to_ready_s if outside else 0.0), self._obey, process, 1)
+            process.ready_s = ready_s + (node.slow_to_ready_s if outside else 0.0)
+            self.after(process.ready_s, self._obey, process, 1)
 
     def _signal(self, process: Process, launch: int, signum: int) -> None:
         if process.launch != launch:
@@ -431,10 +460,13 @@ class Cluster:
         if process.alive and process.hung_since is None:
             process.applied = max(process.applied, tells)
             self.say(process, ready=True, applied=process.applied, limits=self.habits.limits)
+            here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
+            if here and any(peer.hung_since is not None for peer in self.world(process.last.round)):
+                process.stuck_since = self.now
 
     def _freed(self, process: Process) -> None:
         """It got out of what it waited in, and is on its way."""
-        process.stuck_since = None
+        process.stuck_since = process.out_at = None
 
     def say(self, process: Process, **changes: Any) -> None:
         process.status = process.status.model_copy(update=changes)
@@ -444,7 +476,7 @@ class Cluster:
         """It makes no progress any more, and soon nor do the others of its world, who wait for it."""
         process.hung_since, process.has_hung = self.now, True
         for peer in self.world(process.last.round):
-            if peer.hung_since is None:
+            if peer.hung_since is None and peer.stuck_since is None:
                 peer.stuck_since = self.now
 
     def recover(self, process: Process) -> None:
