@@ -28,7 +28,7 @@ ACCURACY = 0.95
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo")
-    parser.add_argument("--steps", type=int, default=1200, help="of the whole training")
+    parser.add_argument("--steps", type=int, default=2000, help="of the whole training")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds after each step, to have time to watch")
     args = parser.parse_args()
     end_in_order_on_sigterm()

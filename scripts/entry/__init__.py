@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         on_world_change,
         worlds,
     )
+    from softrun.runtime.inprocess import CallWrapper, Wrapper
 
 _HOME = {
+    "CallWrapper": "softrun.runtime.inprocess",
     "LaunchConfig": "softrun.agent.launch",
     "LocalElasticAgent": "softrun.agent.local_agent",
     "RestartPolicy": "softrun.agent.launch",
@@ -39,6 +41,7 @@ _HOME = {
     "WorkerEvent": "softrun.runtime",
     "WorkerInfo": "softrun.runtime",
     "WorkerState": "softrun.runtime",
+    "Wrapper": "softrun.runtime.inprocess",
     "World": "softrun.runtime",
     "WorldChangeEvent": "softrun.runtime",
     "WorldChanged": "softrun.runtime",
@@ -49,6 +52,7 @@ _HOME = {
 }
 
 __all__ = [
+    "CallWrapper",
     "LaunchConfig",
     "LocalElasticAgent",
     "RestartPolicy",
@@ -59,6 +63,7 @@ __all__ = [
     "World",
     "WorldChangeEvent",
     "WorldChanged",
+    "Wrapper",
     "elastic_launch",
     "get_rendezvous_handler",
     "get_worker_event",

@@ -16,32 +16,45 @@ from softrun.runtime import groups, noted
 from softrun.runtime.events import WorldChangeEvent
 
 # Small collectives one after the other: nearly always in the middle of one, where gloo can lose a payload for good.
-BUSY_WORLDS = """
-import os, torch, torch.distributed as dist
-from softrun.runtime import worlds
+SAY = """
+import os
+import torch, torch.distributed as dist
 torch.set_num_threads(1)
+
+def say(round_):
+    held = (len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task"))
+    pages = int(open("/proc/self/statm").read().split()[1])
+    print("round", round_, *held, pages * os.sysconf("SC_PAGESIZE") // 2**20, flush=True)
+"""
+
+BUSY_WORLDS = (
+    SAY
+    + """
+from softrun.runtime import worlds
 for world in worlds():
     with world.process_group("gloo"):
-        print("round", world.round, len(os.listdir("/proc/self/fd")))
+        say(world.round)
         while True:
             dist.all_reduce(torch.ones(1))
             world.check()
 """
+)
 
-BUSY_RFC_LOOP = """
-import os, torch, torch.distributed as dist
+BUSY_RFC_LOOP = (
+    SAY
+    + """
 from softrun.runtime import get_worker_event, get_worker_info
-torch.set_num_threads(1)
 while True:
     info = get_worker_info()
     try:
         dist.init_process_group("gloo", **info.get_pg_parameters())
-        print("round", get_worker_event().round, len(os.listdir("/proc/self/fd")))
+        say(get_worker_event().round)
         while True:
             dist.all_reduce(torch.ones(1))
     except RuntimeError:
         dist.destroy_process_group()
 """
+)
 
 
 def have_entered(workers: list[Worker], round_: int) -> bool:
@@ -50,16 +63,21 @@ def have_entered(workers: list[Worker], round_: int) -> bool:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("trainer", [BUSY_WORLDS, BUSY_RFC_LOOP], ids=["worlds", "the RFC's loop"])
-def test_a_hundred_worlds_each_left_in_the_middle_of_a_collective(agent: FakeAgent, trainer: str) -> None:
+def test_two_hundred_worlds_each_left_in_the_middle_of_a_collective_leak_nothing(
+    agent: FakeAgent, trainer: str
+) -> None:
     workers = [agent.start(trainer, RES_OPTIONS="timeout:1 attempts:1") for _ in range(3)]
     agent.form(workers)
-    for round_ in range(1, 101):
+    for round_ in range(1, 201):
         wait_until(partial(have_entered, workers, round_), f"round {round_}")
         agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
         agent.form(workers, WorldChangeEvent.SCALE_DOWN)
     for worker in workers:
-        descriptors = [int(line.split()[2]) for line in worker.output.splitlines() if line.startswith("round ")]
-        assert max(descriptors[50:]) <= max(descriptors[:50]) + 2, "descriptors leak"
+        said = [line.split()[2:] for line in worker.output.splitlines() if line.startswith("round ")]
+        held = [tuple(map(int, numbers)) for numbers in said]
+        for what, allowed, of in (("descriptors", 2, 0), ("threads", 4, 1), ("MiB", 16, 2)):
+            first, second = ([numbers[of] for numbers in part] for part in (held[20:110], held[110:]))
+            assert max(second) <= max(first) + allowed, f"{what} leak: {max(first)} at first, then {max(second)}"
 
 
 @pytest.fixture
