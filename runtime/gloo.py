@@ -31,7 +31,16 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from softrun.runtime.sockets import Address, in_short, listening_ports, open_sockets, take_connections
+from softrun.runtime.sockets import (
+    Address,
+    Ends,
+    each_connection,
+    in_short,
+    is_room_for,
+    listening_ports,
+    open_sockets,
+    take_connections,
+)
 
 ABORT_INTERVAL_S = 0.02
 ANSWER_S = 0.02
@@ -109,25 +118,33 @@ class Connections:
         return [(key, self._store.get(key)) for key in keys]
 
     def hold(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
-        """Keep those that are open now open, until they are let go."""
+        """Keep those that are open now open, until they are let go. Not where the limit of descriptors is near."""
         with self._lock:
-            if not self._connects_lazily:
+            if not self._connects_lazily and is_room_for(self._expected):
                 self._held.update(self._take(is_there, but))
 
     def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
         """Make whoever waits for one of them here raise; no peer notices. For any thread."""
         with self._lock:
-            found = self._take(is_there, but)
-            connections = [*self._held.values(), *found.values()]
-            for connection in connections:
-                with contextlib.suppress(OSError):  # it is closed already
-                    connection.shutdown(socket.SHUT_RD)
-            if self._connects_lazily:
-                close_all(found.values())
+            if self._connects_lazily or not is_room_for(self._expected):
+                count = self._cut_each(is_there, but)
             else:
-                self._held.update(found)
-        if len(connections) < self._expected and is_there():
+                self._held.update(self._take(is_there, but))
+                count = len(self._held)
+                _shut(self._held.values(), socket.SHUT_RD)
+        if count < self._expected and is_there():
             self._call_in_place_of_peers()
+
+    def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
+        """Those that are held, and those that are not without holding them."""
+        _shut(self._held.values(), socket.SHUT_RD)
+        count = len(self._held)
+        for _, connection in each_connection(self._ours(), {*self._held, *but}):
+            with connection:
+                if is_there():  # else its port may be somebody else's by now
+                    _shut([connection], socket.SHUT_RD)
+                    count += 1
+        return count
 
     @property
     def _connects_lazily(self) -> bool:
@@ -138,12 +155,15 @@ class Connections:
         """Duplicates of those that are not held yet. While it is built, gloo replaces those that fail."""
         if not but and len(self._held) >= self._expected:
             return {}
-        own, peers = set(self._own), set(self._peers.values())
-        found = take_connections(lambda ends: ends.local in own or ends.remote in peers, {*self._held, *but})
+        found = take_connections(self._ours(), {*self._held, *but})
         if is_there():
             return found
         close_all(found.values())  # the ports of a group that was destroyed may be somebody else's by now
         return {}
+
+    def _ours(self) -> Callable[[Ends], bool]:
+        own, peers = set(self._own), set(self._peers.values())
+        return lambda ends: ends.local in own or ends.remote in peers
 
     def let_go(self) -> None:
         """Keep them open no longer than the group does."""
@@ -231,12 +251,15 @@ class Build:
                 close_all(connection for other, connection in found.items() if other != inode)
                 found = {inode: found[inode]}
         _shut(found.values())
+        close_all(found.values())
 
     def _cut_accepted(self) -> None:
         """Without an answer it is not known which listening socket is gloo's, but that it was opened meanwhile."""
         ports = listening_ports(self._before)
         if ports:
-            _shut(take_connections(lambda ends: ends.local[1] in ports, self._before).values())
+            accepted = take_connections(lambda ends: ends.local[1] in ports, self._before).values()
+            _shut(accepted)
+            close_all(accepted)
 
 
 def ask(question: Callable[[], None], answered: threading.Event) -> threading.Thread:
@@ -257,7 +280,7 @@ def close_all(connections: Iterable[socket.socket]) -> None:
         connection.close()
 
 
-def _shut(connections: Iterable[socket.socket]) -> None:
+def _shut(connections: Iterable[socket.socket], how: int = socket.SHUT_RDWR) -> None:
     for connection in connections:
-        with connection, contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it is closed already
+            connection.shutdown(how)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 import sys
@@ -20,6 +21,12 @@ from typing import NamedTuple
 Address = tuple[str, int]  # IP, as short as it can be written, and port
 
 _TCP_SYN_SENT = 2
+
+
+def is_room_for(descriptors: int) -> bool:
+    """Whether this process can have so many more, and leave the trainer as many again as are open then."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or 2 * (_open_descriptors() + descriptors) <= limit
 
 
 class Ends(NamedTuple):
@@ -41,13 +48,23 @@ def open_sockets() -> dict[int, int]:
 
 def take_connections(wanted: Callable[[Ends], bool], but: Container[int] = ()) -> dict[int, socket.socket]:
     """Duplicates, by inode, of the TCP connections that are wanted. Those with an inode in `but` are passed over."""
-    taken: dict[int, socket.socket] = {}
+    return dict(each_connection(wanted, but))
+
+
+def each_connection(wanted: Callable[[Ends], bool], but: Container[int] = ()) -> Iterator[tuple[int, socket.socket]]:
+    """As take_connections, one after the other; each is the caller's to close."""
+    seen: set[int] = set()
     for inode, duplicate in _duplicates(but):
-        if inode not in taken and not _listens(duplicate) and wanted(ends_of(duplicate)):
-            taken[inode] = duplicate
+        if inode not in seen and not _listens(duplicate) and wanted(ends_of(duplicate)):
+            seen.add(inode)
+            yield inode, duplicate
         else:
             duplicate.close()
-    return taken
+
+
+def _open_descriptors() -> int:
+    with os.scandir("/proc/self/fd") as descriptors:
+        return sum(1 for _ in descriptors)
 
 
 def listening_ports(but: Container[int] = ()) -> set[int]:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -98,6 +99,15 @@ def in_a_group_that_connects_lazily(me: Me) -> Sit:
     return lambda: dist.all_reduce(torch.ones(1))
 
 
+def where_descriptors_are_few(me: Me) -> Sit:
+    me.build()
+    leave_groups(in_trouble=False)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 12,) * 2)
+    me.build("again")
+    assert not any(group.connections.held for group in noted._noted if group.connections is not None)
+    return lambda: dist.all_reduce(torch.ones(1))
+
+
 def under_debug(me: Me) -> Sit:
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     me.build()
@@ -141,6 +151,7 @@ def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: boo
         in_ddp,
         in_fsdp2,
         in_a_group_that_connects_lazily,
+        where_descriptors_are_few,
         under_debug,
     ],
 )
