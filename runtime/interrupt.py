@@ -13,7 +13,6 @@ import logging
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -44,7 +43,8 @@ class Interrupt:
     def __init__(self) -> None:
         self._since: int | None = None  # of the run that is under way; None where nothing may be raised
         self._requested = 0
-        self._where = ""  # the last place where it was raised in this run
+        self._way = ""  # to where it was raised last in this run
+        self._blocks = 0  # atomic ones that the main thread is in, one in the other
         self._left = threading.Event()
         self._lock = threading.RLock()  # of atomic blocks, and of what aborts
         self._before: Callable[[int, FrameType | None], Any] | int | None = None
@@ -61,10 +61,10 @@ class Interrupt:
         # No context manager: the exception may come at any byte code in here, or in contextlib's.
         try:
             try:
-                self._where = ""
+                self._way = ""
                 self._left.clear()
                 self._since = since
-                self._raise_if_due()
+                self._raise_if_due(None)
                 return function()
             finally:
                 self._since = None
@@ -72,21 +72,26 @@ class Interrupt:
             self._since = None
             self._left.set()
 
-    def resume(self, since: int) -> None:
+    def resume(self, since: int, abort: Callable[[], None]) -> None:
         """Go on in the run around the one that has just ended, from that number on."""
-        self._where = ""
+        self._way = ""
         self._left.clear()
         self._since = since
         if self._is_due():
-            request = functools.partial(self.request, self._requested, _nothing)
+            request = functools.partial(self.request, self._requested, abort)
             threading.Thread(target=request, name="softrun-restart", daemon=True).start()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
         """Nothing is aborted or interrupted in this block, and it is not entered once that has begun."""
         with self._lock:
-            yield
-        self._raise_if_due()
+            self._raise_if_due(sys._getframe())
+            self._blocks += 1
+            try:
+                yield
+            finally:
+                self._blocks -= 1
+        self._raise_if_due(sys._getframe())
 
     def request(self, number: int, abort: Callable[[], None]) -> None:
         """Call `abort`, and interrupt the run until it has ended. Waits while that is atomic."""
@@ -94,14 +99,27 @@ class Interrupt:
         with self._lock:
             if not self._is_due():
                 return  # it has ended, or is raised when it begins
-            abort()
-            main = threading.main_thread().ident
-            while main is not None and self._is_due():
-                signal.pthread_kill(main, SIGNAL)
-                self._left.wait(AGAIN_S)
+            try:
+                abort()
+            finally:
+                main = threading.main_thread().ident
+                while main is not None and self._is_due():
+                    signal.pthread_kill(main, SIGNAL)
+                    self._left.wait(AGAIN_S)
+
+    def abort(self, abort: Callable[[], None]) -> None:
+        """Call `abort` after a run has ended, in a thread as a request does; one that has begun comes to its end."""
+
+        def call() -> None:
+            with self._lock:
+                abort()
+
+        thread = threading.Thread(target=call, name="softrun-abort", daemon=True)
+        thread.start()
+        thread.join()
 
     def _is_due(self) -> bool:
-        return self._since is not None and self._requested > self._since
+        return self._since is not None and self._requested > self._since and not self._blocks
 
     def _interrupted(self, signum: int, frame: FrameType | None) -> None:
         """In the main thread."""
@@ -109,15 +127,15 @@ class Interrupt:
             if callable(self._before):
                 self._before(signum, frame)
             return
-        if self._where:
-            if self._is_being_handled():
-                return  # it is on its way out, by way of somebody's clean-up
-            _log.debug("a restart was suppressed: raised at %s, going on at %s", self._where, _place(frame))
-        self._where = _place(frame)
-        self._raise_if_due()
+        if self._is_being_handled():
+            return  # it is on its way out, by way of somebody's clean-up
+        if self._way:
+            _log.debug("a restart was suppressed: raised at %s; going on at %s", self._way, _way(frame))
+        self._raise_if_due(frame)
 
-    def _raise_if_due(self) -> None:
+    def _raise_if_due(self, frame: FrameType | None) -> None:
         if self._is_due():
+            self._way = _way(frame)
             raise RestartRequest(f"event {self._requested} has ended this world")
 
     @staticmethod
@@ -130,11 +148,11 @@ class Interrupt:
         return False
 
 
-def _nothing() -> None: ...
-
-
-def _place(frame: FrameType | None) -> str:
-    if frame is None:
-        return "an unknown place"
-    summary = traceback.extract_stack(frame, limit=1)[0]
-    return f"{summary.filename}:{summary.lineno} in {summary.name}"
+def _way(frame: FrameType | None) -> str:
+    """Through the run's code to that frame, without this package's own."""
+    places: list[str] = []
+    while frame is not None and frame.f_code is not Interrupt.run.__code__:
+        if not frame.f_globals.get("__name__", "").startswith(("softrun.", "contextlib")):
+            places.insert(0, f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        frame = frame.f_back
+    return " > ".join(places)

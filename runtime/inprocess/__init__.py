@@ -4,7 +4,7 @@
 |----------------|--------------------------------------------------------|-------------------------------------------|
 | RankAssignment | between two iterations, on one rank for all            | say who is which, active, or leaves       |
 | Initialize     | at the start of every iteration                        | refuse it; an Exception leads to another  |
-| Abort          | at a fault, in a thread, while the function still runs | get the function out of what it waits for |
+| Abort          | at a fault, in a thread, mostly while it still runs    | get the function out of what it waits for |
 | Finalize       | after a fault, once the process groups are gone        | clean up; a failure ends this rank        |
 | HealthCheck    | after Finalize, and before an iteration                | find this rank unfit, which ends it       |
 | Completion     | when the function has returned                         | report                                    |

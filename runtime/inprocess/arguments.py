@@ -8,7 +8,7 @@ from datetime import timedelta
 def check_count(name: str, value: object, least: int) -> None:
     """`name` is the argument with its owner, like "RetryController: max_iterations"."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {_shown(value)}; pass a whole number, {least} or more")
+        raise TypeError(f"{name} is {shown(value)}; pass a whole number, {least} or more")
     if value < least:
         raise ValueError(f"{name} is {value}; pass {least} or more")
 
@@ -16,21 +16,21 @@ def check_count(name: str, value: object, least: int) -> None:
 def check_duration(name: str, value: object) -> None:
     if not isinstance(value, timedelta):
         seconds = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 30
-        raise TypeError(f"{name} is {_shown(value)}; pass a datetime.timedelta, like timedelta(seconds={seconds})")
+        raise TypeError(f"{name} is {shown(value)}; pass a datetime.timedelta, like timedelta(seconds={seconds})")
     if value <= timedelta(0):
         raise ValueError(f"{name} is {value.total_seconds():g} s; pass a timedelta above 0")
 
 
 def check_callable(name: str, value: object, wanted: str) -> None:
     if not callable(value):
-        raise TypeError(f"{name} is {_shown(value)}, which cannot be called; pass {wanted}")
+        raise TypeError(f"{name} is {shown(value)}, which cannot be called; pass {wanted}")
 
 
 def check_instance(name: str, value: object, types: tuple[type, ...], wanted: str) -> None:
     if not isinstance(value, types):
-        raise TypeError(f"{name} is {_shown(value)}; pass {wanted}")
+        raise TypeError(f"{name} is {shown(value)}; pass {wanted}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 80 else text[:79] + '…'} ({type(value).__name__})"

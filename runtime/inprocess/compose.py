@@ -55,7 +55,7 @@ class Compose:
 
 def name_of(callback: Callback) -> str:
     """How messages call it."""
-    is_function = isinstance(callback, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
+    is_function = isinstance(callback, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
     return callback.__qualname__ if is_function else " ".join(repr(callback).split())
 
 

@@ -17,6 +17,7 @@ from softrun.runtime.progress import BEAT_INTERVAL_S
 Result = TypeVar("Result")
 
 _FOREVER = timedelta(days=365)
+_PASSED, _GIVEN_UP = b"passed", b"given up"  # what becomes of a barrier
 
 
 class Meeting:
@@ -27,15 +28,27 @@ class Meeting:
         self._store: Any = None
 
     def barrier(self, name: str, count: int, timeout: timedelta | None = None) -> None:
-        """Wait until `count` ranks are here. Raises TimeoutError, and ConnectionError where the world has ended."""
+        """Wait until `count` ranks are here. Raises TimeoutError, and ConnectionError where the world has ended.
+
+        Where it raises TimeoutError on one rank, it does on all: nobody passes it after that.
+        """
 
         def meet() -> None:
-            store = self._connected()
-            if store.add(f"{name}/here", 1) == count:
-                store.set(f"{name}/all", "")
+            if self._connected().add(f"{name}/here", 1) == count:
+                self._decide(name, _PASSED)
 
         self._do(meet)
-        self.wait_for(f"{name}/all", timeout)
+        try:
+            self.await_barrier(name, timeout)
+        except TimeoutError:
+            other = Meeting(self._info)  # the connection of this one is waiting
+            if self._do(lambda: other._decide(name, _GIVEN_UP)) != _PASSED:
+                raise
+
+    def await_barrier(self, name: str, timeout: timedelta | None = None) -> None:
+        """Wait until the others have passed it."""
+        if self.wait_for(f"{name}/outcome", timeout) != _PASSED:
+            raise TimeoutError("this rank came after another had given up waiting for it")
 
     def wait_for(self, key: str, timeout: timedelta | None = None) -> bytes:
         """The value of a key, once it has one."""
@@ -54,6 +67,10 @@ class Meeting:
             return [bytes(value) for value in store.multi_get(list(keys))]
 
         return self._do(get)
+
+    def _decide(self, name: str, outcome: bytes) -> bytes:
+        """What has become of a barrier: whoever is first decides."""
+        return bytes(self._connected().compare_set(f"{name}/outcome", "", outcome.decode()))
 
     def _awaited(self, key: str) -> Any:
         store = self._connected()

@@ -21,20 +21,21 @@ import logging
 import os
 import threading
 import traceback
-import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from softrun.runtime.abort import AbortProcessGroups, abort_all
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
-from softrun.runtime.events import ProgressLimits, WorkerEvent
+from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
 from softrun.runtime.groups import build_group, has_group, is_lost_peer, leave_groups
-from softrun.runtime.inprocess.arguments import check_callable, check_duration
+from softrun.runtime.inprocess.arguments import check_callable, check_duration, shown
+from softrun.runtime.inprocess.compose import name_of
 from softrun.runtime.inprocess.initialize import RestartAbort
+from softrun.runtime.inprocess.injection import Injection
 from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, Place, take_seat
 from softrun.runtime.inprocess.state import State
@@ -60,8 +61,10 @@ class Wrapper:
     to it: a `CallWrapper`, the `State`, the `World`. It builds its own process group, by `env://` (`RANK` and the like
     are set), by `world.info.get_pg_parameters()` or by `with world.process_group()`, and must let RestartRequest pass.
 
-    Each callback takes the State; see softrun.runtime.inprocess for what the families are called for. `abort` runs in a
-    thread, while the function still sits in a call. Faults of others within `last_call_wait` are part of one restart.
+    All ranks meet before each iteration and before the wrapper returns. Each callback takes the State; see
+    softrun.runtime.inprocess for what the families are called for. `abort` runs once in an iteration that fails, on
+    every rank, in a thread: while the function still sits in a call, or when it has raised itself. Faults
+    of others within `last_call_wait` are part of one restart.
     Without progress for `soft_timeout` all ranks are restarted; a rank that then does not come is left out, and ended
     once it has made none for `hard_timeout`: SIGTERM, and SIGKILL after `termination_grace_time`. A rank that waits for
     others to complete waits for `completion_timeout`. `enabled=False` leaves the function as it is.
@@ -71,7 +74,7 @@ class Wrapper:
 
     def __init__(
         self,
-        *,
+        *unnamed: NoReturn,
         initialize: Callback | None = None,
         abort: Callback | None = AbortProcessGroups(),  # noqa: B008 - it has no state
         finalize: Callback | None = None,
@@ -86,6 +89,7 @@ class Wrapper:
         last_call_wait: timedelta = timedelta(0),
         enabled: bool = True,
     ) -> None:
+        _refuse(unnamed)
         callbacks = {
             "initialize": initialize,
             "abort": abort,
@@ -133,16 +137,20 @@ class Wrapper:
         for is_kind, kind in _NOT_RESTARTABLE.items():
             if is_kind(function):
                 raise TypeError(
-                    f"Wrapper: {function.__name__} is {kind}, which does nothing when it is called; "
+                    f"Wrapper: {name_of(function)} is {kind}, which trains nothing when it is called; "
                     "wrap the function that runs it to its end"
                 )
-        injected = _injected(function)
+        injection = Injection(function, (CallWrapper, State, World))
 
         @functools.wraps(function)
         def wrapped(*args: Any, **named: Any) -> Any:
             if not self.enabled:
                 return function(*args, **named)
-            return _Call(self, function, injected, args, named).run()
+            try:
+                wanted = injection.wanted(args, named)
+            except TypeError as error:
+                raise TypeError(f"Wrapper: {name_of(function)} cannot be called so: {error}") from None
+            return _Call(self, function, wanted, args, named).run()
 
         return wrapped
 
@@ -179,13 +187,14 @@ class _Session:
     """What the nested calls of a process have in common, from the outermost's begin to its end."""
 
     current: ClassVar[_Session | None] = None
+    _numbered: ClassVar[int] = -1  # the newest world that calls of this process were in
+    _numbers: ClassVar[Counter[int]] = Counter()  # by depth, of the calls that began in that world
 
     def __init__(self, event: WorkerEvent) -> None:
         self.interrupt = Interrupt()
         self.calls: list[_Call] = []
         self.event = event  # of the newest world that a call was told of
         self.entered = -1  # the newest world that a call has worked in
-        self.numbers: Counter[int] = Counter()  # by depth, of the calls that began in this world
 
     def next_event(self) -> WorkerEvent:
         """Of a world in which nobody has worked yet."""
@@ -193,15 +202,39 @@ class _Session:
             self.event = wait_for_world(self.entered)
         return self.event
 
+    def begin(self, call: _Call) -> int:
+        """The depth of this call, which is now the innermost."""
+        self.calls.append(call)
+        depth = len(self.calls)
+        self._numbers[depth] += 1
+        return depth
+
+    def enter(self, world: WorkerEvent, depth: int) -> str:
+        """The name by which the ranks meet for the call of this depth."""
+        self.entered = world.round
+        if self.entered > self._numbered:
+            # Newcomers count from here as well.
+            _Session._numbered, _Session._numbers = self.entered, Counter(range(1, depth + 1))
+        return f"{depth}/{self._numbers[depth]}"
+
     @property
     def changed(self) -> bool:
         return last_event().sequence > self.event.sequence
 
+    @property
+    def shared_depth(self) -> int:
+        """Of the innermost call that all ranks are in: the reserves of one are not in those inside it."""
+        return next((call.depth for call in self.calls if call.has_reserves), len(self.calls))
+
     def observe(self, event: WorkerEvent) -> None:
         """In the watcher's thread, which must not wait for an atomic block."""
-        if event.sequence > self.event.sequence and self.calls:
-            request = functools.partial(self.interrupt.request, event.sequence, self.calls[-1].abort)
+        if event.sequence > self.event.sequence:
+            request = functools.partial(self.interrupt.request, event.sequence, self.abort)
             threading.Thread(target=request, name="softrun-restart", daemon=True).start()
+
+    def abort(self) -> None:
+        for call in self.calls[-1:]:
+            call.abort()
 
 
 class _Call:
@@ -211,19 +244,20 @@ class _Call:
         self,
         wrapper: Wrapper,
         function: Callable[..., Any],
-        injected: dict[str, type],
+        wanted: dict[str, type],
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
         self.wrapper = wrapper
         self.function = function
-        self.injected = {name: kind for name, kind in injected.items() if name not in named}
+        self.wanted = wanted
         self.args = args
         self.named = named
         self.iteration = 0
         self.state: State | None = None
         self.session: _Session
-        self._depth = 0
+        self.depth = 0
+        self._aborted = False  # in this iteration
         self._name = ""  # by which the ranks meet for this call
         self._meeting: Meeting
         self._place: Place | None = None
@@ -260,14 +294,13 @@ class _Call:
             begun_with = session.event.sequence  # the outer call goes on in the world that this one came to
         finally:
             watch(outer.wrapper.limits)
-            session.interrupt.resume(begun_with)
+            outer.set_ranks()
+            session.interrupt.resume(begun_with, session.abort)
         return result
 
     def _iterate(self, session: _Session) -> Any:
         self.session = session
-        session.calls.append(self)
-        self._depth = len(session.calls)
-        session.numbers[self._depth] += 1
+        self.depth = session.begin(self)
         try:
             while True:
                 try:
@@ -279,13 +312,17 @@ class _Call:
                 self._clean_up()
                 self.iteration += 1
                 event = session.next_event()
-                if self._depth > 1 and (event.fault is None or event.fault.depth < self._depth):
+                if self.depth > 1 and (event.fault is None or event.fault.depth < self.depth):
                     raise RestartRequest(f"world {event.round} begins in an outer wrapper")
+                rank = event.worker_info.rank
                 if event.fault is not None:
-                    _log.warning("worker %d restarts after a %s", event.worker_info.rank, event.fault.text)
+                    _log.warning("worker %d restarts after a %s", rank, event.fault.text)
+                elif event.change_event is None and isinstance(self._error, Exception):
+                    # All peers are there: what looked like the loss of one was none.
+                    _log.warning("worker %d restarts after an exception of its own", rank, exc_info=self._error)
         except _EndsError as end:
             self._terminate(end.error)
-            raise end.error from None
+            raise end.error from end.error.__cause__
         except RestartRequest:
             raise
         except BaseException as error:
@@ -295,19 +332,18 @@ class _Call:
             session.calls.pop()
 
     def _once(self) -> Any:
-        event = self.session.next_event() if self._depth == 1 else self.session.event
-        if event.round > self.session.entered:
-            self.session.entered = event.round
-            self.session.numbers = Counter(range(1, self._depth + 1))  # newcomers count from here as well
+        event = self.session.next_event() if self.depth == 1 else self.session.event
+        self._name = self.session.enter(event, self.depth)
         self._meeting = Meeting(event.worker_info)
-        self._name = f"{self._depth}/{self.session.numbers[self._depth]}"
+        self._aborted = False
         return self.session.interrupt.run(functools.partial(self._attempt, event), event.sequence)
 
     def _attempt(self, event: WorkerEvent) -> Any:
         """One iteration, which may be interrupted anywhere."""
-        if self._depth > 1 and self.iteration == 0:
-            self._meeting.barrier(f"{self._name}/begin", event.worker_info.world_size)
-        world = self._take_place(event)
+        info = self._place_among_callers(event.worker_info)
+        if _agents_are_there():
+            self._meeting.barrier(f"{self._name}/begin", info.world_size)
+        world = self._take_place(event, info)
         self._call_back(self.wrapper.initialize)
         try:
             self._call_back(self.wrapper.health_check)
@@ -316,7 +352,7 @@ class _Call:
         self._error = None
         state = self.state = replace(self._known_state, fn_exception=None)
         if not state.is_active:
-            self._meeting.wait_for(f"{self._name}/end/all")
+            self._meeting.await_barrier(f"{self._name}/end")
             return None
         result = self.function(*self.args, **self.named, **self._given(world))
         if self.session.changed:
@@ -329,8 +365,14 @@ class _Call:
             self._call_back(self.wrapper.completion)
         return result
 
-    def _take_place(self, event: WorkerEvent) -> World:
-        info = event.worker_info
+    def _place_among_callers(self, info: WorkerInfo) -> WorkerInfo:
+        """Among those that make this call: in an outer one its active ranks, by the numbers that it gave them."""
+        if self.depth == 1:
+            return info
+        outer = self.session.calls[self.depth - 2]._known_state
+        return info.model_copy(update={"rank": outer.active_rank, "world_size": outer.active_world_size})
+
+    def _take_place(self, event: WorkerEvent, info: WorkerInfo) -> World:
         rank, world_size, active_size, is_active = info.rank, info.world_size, info.world_size, True
         if self.wrapper.rank_assignment is not None and _agents_are_there():
             seat, seats = take_seat(self.wrapper.rank_assignment, self._meeting, self._name, info, self._place)
@@ -340,7 +382,6 @@ class _Call:
             active_size = sum(other.active for other in seats)
             self._place = Place(event.round, rank, world_size, seat.initial_rank)
             info = info.model_copy(update={"rank": rank, "world_size": active_size})
-            os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(active_size)})
         self._initial = self._initial or (rank, world_size)
         self.state = State(
             rank=rank,
@@ -353,11 +394,21 @@ class _Call:
             round=event.round,
             fn_exception=self._error,
         )
+        self.set_ranks()
         return _WrappedWorld(event.model_copy(update={"worker_info": info}))
+
+    def set_ranks(self) -> None:
+        """Set RANK and WORLD_SIZE to what this call's function shall see."""
+        if _agents_are_there() and self.state is not None:
+            os.environ.update(RANK=str(self.state.rank), WORLD_SIZE=str(self.state.active_world_size))
+
+    @property
+    def has_reserves(self) -> bool:
+        return self.state is not None and self.state.active_world_size < self.state.world_size
 
     def _given(self, world: World) -> dict[str, Any]:
         values: dict[type, Any] = {CallWrapper: CallWrapper(self), State: self.state, World: world}
-        return {name: values[kind] for name, kind in self.injected.items()}
+        return {name: values[kind] for name, kind in self.wanted.items()}
 
     def _fault(self, error: Exception) -> None:
         """An exception: of this rank's own, unless a peer's loss is felt here first."""
@@ -372,13 +423,17 @@ class _Call:
             _log.error("worker %d has a fault in world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
             shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
             tell_fault(
-                f"fault of rank {info.rank} of world {round_}: {shown}", self._depth, self.wrapper.last_call_wait_s
+                f"fault of rank {info.rank} of world {round_}: {shown}",
+                self.session.shared_depth,
+                self.wrapper.last_call_wait_s,
             )
 
     def _clean_up(self) -> None:
+        self.session.interrupt.abort(self.abort)
+        # They hold the model and its memory. It goes before its groups: torch may hang where a DistributedDataParallel
+        # is the last to hold a gloo group.
+        _clear_frames(self._error)
         leave_groups(in_trouble=True)
-        if self._error is not None:
-            traceback.clear_frames(self._error.__traceback__)  # they hold the model, and its memory
         if self.state is not None:
             self.state = replace(self.state, fn_exception=self._error)
             self._call_back(self.wrapper.finalize)
@@ -387,7 +442,10 @@ class _Call:
     def _terminate(self, error: BaseException) -> None:
         if self.state is not None:
             self.state = replace(self.state, fn_exception=error)
-            self._call_back(self.wrapper.terminate)
+            try:
+                self._call_back(self.wrapper.terminate)
+            except Exception:
+                _log.exception("terminate failed; what ended the wrapper is raised")
 
     def _call_back(self, callback: Callback | None) -> None:
         if callback is not None:
@@ -402,8 +460,10 @@ class _Call:
         return self.state
 
     def abort(self) -> None:
-        """In a thread of its own, while the function still runs."""
-        abort_all(self.state, self.wrapper.abort)
+        """Once in an iteration, in a thread: while the function still runs, unless it has ended first."""
+        if self.state is not None and not self._aborted:
+            self._aborted = True
+            abort_all(self.state, self.wrapper.abort)
 
 
 class _EndsError(BaseException):
@@ -444,19 +504,27 @@ _NOT_RESTARTABLE: dict[Callable[[object], bool], str] = {
 }
 
 
-def _injected(function: Callable[..., Any]) -> dict[str, type]:
-    """The parameters that are annotated with what a wrapper gives, by name."""
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # an annotation that cannot be evaluated is somebody else's matter
-        hints = getattr(function, "__annotations__", {})
-    names = {"CallWrapper": CallWrapper, "State": State, "World": World}
-    found = {}
-    for name, hint in hints.items():
-        kind = names.get(hint.rpartition(".")[2]) if isinstance(hint, str) else hint
-        if name != "return" and kind in (CallWrapper, State, World):
-            found[name] = kind
-    return found
+def _refuse(unnamed: tuple[object, ...]) -> None:
+    if not unnamed:
+        return
+    if inspect.isroutine(unnamed[0]):
+        raise TypeError(f"Wrapper: {name_of(unnamed[0])} was given in place of the options; write @Wrapper()")
+    raise TypeError(
+        f"Wrapper: {shown(unnamed[0])} was given without a name; "
+        "name the option, like soft_timeout=timedelta(seconds=60)"
+    )
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Those of the exceptions that led to it, too."""
+    seen: set[int] = set()
+    errors = [error]
+    while errors:
+        one = errors.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            errors += [one.__cause__, one.__context__]
 
 
 def _agents_are_there() -> bool:

@@ -1,6 +1,7 @@
-"""Sums over all ranks in every step, wrapped; wrapped.py STEPS DIRECTORY. A file DIRECTORY/LOCAL_RANK says what befalls
-that worker after its next step."""
+"""Sums over all ranks in every step, wrapped; wrapped.py STEPS DIRECTORY. A file DIRECTORY/PID says what befalls that
+worker after its next step. Each writes a line into DIRECTORY/PID.iterations at the start of every iteration."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from softrun.runtime import World
-from softrun.runtime.inprocess import CallWrapper, Wrapper
+from softrun.runtime.inprocess import CallWrapper, State, Wrapper
 
 TOTAL, FAULTS = int(sys.argv[1]), Path(sys.argv[2])
 SECOND = timedelta(seconds=1)
@@ -20,19 +21,42 @@ torch.set_num_threads(1)
 done = 0  # what lives on in this process
 
 
-def befall(what: str) -> None:
+def befall(what: str, call: CallWrapper) -> None:
     match what:
         case "exception":
+            (FAULTS / "raised").touch()
             raise ValueError("the loss is not a number")
+        case "second exception":
+            while not (FAULTS / "raised").exists():
+                time.sleep(0.01)
+            time.sleep(0.1)  # others know by now
+            raise ValueError("here as well")
         case "sleep":
             time.sleep(3600)
+        case "livelock":
+            call.ping()
+            while True:
+                pass
+        case "lock":
+            ctypes.PyDLL(None).sleep(3600)  # it holds the GIL
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@Wrapper(soft_timeout=2 * SECOND, hard_timeout=3 * SECOND, termination_grace_time=0 * SECOND)
+def note(state: State) -> None:
+    with (FAULTS / f"{os.getpid()}.iterations").open("a") as lines:
+        lines.write(f"{state.iteration} {type(state.fn_exception).__name__}\n")
+
+
+@Wrapper(
+    initialize=note,
+    soft_timeout=2 * SECOND,
+    hard_timeout=3 * SECOND,
+    termination_grace_time=0 * SECOND,
+    last_call_wait=SECOND / 2,
+)
 def train(call: CallWrapper, world: World) -> int:
     global done
     dist.init_process_group("gloo")
@@ -44,11 +68,11 @@ def train(call: CallWrapper, world: World) -> int:
         dist.all_reduce(torch.ones(1))
         done += 1
         world.check(done)
-        fault = FAULTS / os.environ["LOCAL_RANK"]
+        fault = FAULTS / str(os.getpid())
         if fault.exists():
             what = fault.read_text()
             fault.unlink()
-            befall(what)
+            befall(what, call)
     return call.iteration
 
 
