@@ -21,6 +21,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from bench_inprocess import inprocess
+from measuring import Record, cluster, spread
+
 from local_cluster import (
     LocalCluster,
     Node,
@@ -43,9 +46,12 @@ TORCHRUN_FASTEST = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_att
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("measures", nargs="*", choices=[[], *MEASURES], help="all of them, where none is named")
-    parser.add_argument("--repeat", type=int, default=5, help="kills a system in the comparison of node kills")
+    parser.add_argument("--repeat", type=int, default=5, help="faults of a kind and a system in comparisons")
     parser.add_argument("--kills", type=int, default=100, help="kills in the count of survivors")
-    parser.add_argument("--records", type=Path, default=Path("bench-results/records.jsonl"), help="raw results")
+    parser.add_argument("--quick", action="store_true", help="each fault of inprocess once, with short waits")
+    parser.add_argument(
+        "--records", "--json", type=Path, default=Path("bench-results/records.jsonl"), help="raw results, lines of JSON"
+    )
     args = parser.parse_args()
     end_in_order_on_sigterm()
     args.records.parent.mkdir(parents=True, exist_ok=True)
@@ -55,9 +61,6 @@ def main() -> int:
             with args.records.open("a") as file:
                 print(json.dumps({"measure": name, "at": time.time(), **record}), file=file)
     return 0
-
-
-Record = dict[str, object]
 
 
 # --- a node is killed
@@ -315,18 +318,13 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
     "etcd_joins": etcd_joins,
     "survivors": survivors,
     "callback": callback,
+    "inprocess": inprocess,
     "idle": idle,
     "simulation": simulation,
 }
 
 
 # --- starting things
-
-
-@contextmanager
-def cluster() -> Iterator[LocalCluster]:
-    with tempfile.TemporaryDirectory(prefix="softrun-bench-") as directory, LocalCluster(Path(directory)) as here:
-        yield here
 
 
 @contextmanager
@@ -376,10 +374,6 @@ def start_node(
 
 def newest(steps: list[Step]) -> set[int]:
     return {s.pid for s in steps if s.round == steps[-1].round}
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{min(values) * 1000:.0f} to {max(values) * 1000:.0f}"
 
 
 if __name__ == "__main__":

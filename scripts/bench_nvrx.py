@@ -14,16 +14,17 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL, SIGSTOP
+from signal import SIGKILL
 
 import peers
+from one_node import inject
 
 from local_cluster import LocalCluster, Node, end_in_order_on_sigterm, free_port, recovery, send
 
 TRAINER = Path(__file__).parent / "trainers" / "bench_nvrx.py"
 RANKS, VICTIM = 4, 3  # rank 0 hosts the wrapper's store: without it the job is lost
 FAULTS = ("exception", "kill", "stop", "sleep")
-SETTINGS = ("default", "guide", "fastest", "steady")  # see the trainer
+SETTINGS = ("default", "guide", "fastest", "steady", "matched")  # see the trainer
 START_TIMEOUT_S = 60.0
 
 
@@ -86,7 +87,7 @@ def _measure(here: LocalCluster, python: Path, fault: str, settings: str, timeou
     if before is None:
         ends = " | ".join(node.output().strip().rpartition("\n")[2] for node in nodes)
         return {"fault_at": None, "next_step_s": None, "note": f"did not start: {ends}"}
-    fault_at = inject(here, nodes[VICTIM], fault)
+    fault_at = inject(here, nodes[VICTIM].process.pid, VICTIM, fault)
     return wait_for_survivors(here, nodes, fault, fault_at, timeout_s, before)
 
 
@@ -97,17 +98,6 @@ def wait_for_start(here: LocalCluster, nodes: list[Node]) -> int | None:
         with suppress(TimeoutError):
             return here.wait_for_steps(RANKS, each=20, timeout_s=0.5)[-1].round
     return None
-
-
-def inject(here: LocalCluster, victim: Node, fault: str) -> float:
-    if fault in ("kill", "stop"):
-        return victim.signal(SIGKILL if fault == "kill" else SIGSTOP)
-    order = here.directory / "order"
-    order.write_text(fault)
-    order.rename(here.directory / f"fault-{VICTIM}")
-    at = here.directory / "fault-at"
-    here.wait_for("the fault", at.exists, 10)
-    return float(at.read_text())
 
 
 def wait_for_survivors(

@@ -1,8 +1,7 @@
 """Sums over all ranks in every step, under the in-process wrapper of nvidia-resiliency-ext. See scripts/bench_nvrx.py.
 
 bench_nvrx.py SETTINGS DIRECTORY STORE_PORT, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. It
-logs steps in DIRECTORY/steps. When DIRECTORY/fault-<first rank> appears, that rank does what stands there (`exception`
-or `sleep`) and leaves the time in DIRECTORY/fault-at.
+logs steps in DIRECTORY/steps and takes orders there, see ordered_fault.py.
 """
 
 import gc
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 # Not in the environment that types are checked in.
 from nvidia_resiliency_ext.inprocess import CallWrapper, Wrapper  # type: ignore[import-not-found]
+from ordered_fault import OrderedFault
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 STEP_S = 0.005
@@ -54,11 +54,13 @@ SETTINGS: dict[str, tuple[dict[str, timedelta], timedelta | None]] = {
     "fastest": (short(0.15, 0.2), timedelta(seconds=0.1)),
     # The smallest that made no false alarm in 20 s beside three busy loops on 2 cores.
     "steady": (short(0.6, 0.75), timedelta(seconds=0.5)),
+    # A hang is one after 2 s, as where softrun is measured beside it.
+    "matched": (short(2, 2.2), timedelta(seconds=1.9)),
 }
 
 settings, directory, store_port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 first_rank, first_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-order = directory / f"fault-{first_rank}"
+fault = OrderedFault(directory, first_rank)
 wrapper_settings, group_timeout = SETTINGS[settings]
 step = torch.zeros(1, dtype=torch.int64)
 
@@ -76,8 +78,7 @@ def train(call_wrapper: CallWrapper | None = None) -> None:  # the wrapper wants
     )
     dist.broadcast(step, 0)
     while True:
-        if order.exists():
-            fail()
+        fault.befall()
         time.sleep(STEP_S)
         total = torch.ones(1)
         dist.all_reduce(total)
@@ -89,22 +90,11 @@ def train(call_wrapper: CallWrapper | None = None) -> None:  # the wrapper wants
         log.write(json.dumps({**line, "round": iteration, "iteration": iteration, "step": int(step)}) + "\n")
 
 
-def fail() -> None:
-    kind = order.read_text()
-    order.unlink()
-    note = directory / "fault-at.new"
-    note.write_text(repr(time.monotonic()))
-    note.rename(directory / "fault-at")
-    if kind == "sleep":
-        time.sleep(10000)
-    raise RuntimeError("injected")
-
-
 torch.set_num_threads(1)
 log = (directory / "steps" / f"{os.getpid()}.jsonl").open("a", buffering=1)
 # As in nvidia-resiliency-ext's examples: a store of the trainer's own, with a prefix for each iteration.
 store = TCPStore("127.0.0.1", store_port, first_size, first_rank == 0, multi_tenant=True)
-if settings in ("fastest", "steady"):
+if settings in ("fastest", "steady", "matched"):
     gc.collect()
     gc.freeze()  # the wrapper collects garbage until there is none, in each restart: 0.3 s without this
     gc.disable()

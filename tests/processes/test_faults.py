@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,23 @@ def test_a_worker_that_hangs_is_left_behind_and_then_replaced(cluster: LocalClus
     cluster.wait_for("it was ended", lambda: not alive(hung), 30)
     assert healthy < newest(cluster.wait_for_steps(3, after=time.monotonic())), "they live through it, and one is new"
     assert re.search(r"made no progress for .* and is ended", node.output())
+
+
+def test_a_spare_node_is_warm_and_takes_a_lost_place_without_a_new_process(cluster: LocalCluster, start: Start) -> None:
+    a, b = (start(name, "reduce.py", "100000", "0.005", nnodes="1:2") for name in "ab")
+    cluster.wait_for_steps(4)
+    c = start("c", "reduce.py", "100000", "0.005", nnodes="1:2", env={"LOGLEVEL": "INFO"})
+    cluster.wait_for("its workers wait", lambda: len(asking := warm_workers(c)) == 2 and asking)
+    spares, survivors = warm_workers(c), workers_of(a, cluster.steps())
+    at = b.kill()
+    grown = cluster.wait_for_steps(4, after=at, timeout_s=30)
+    assert newest(grown) == survivors | spares
+
+
+def warm_workers(node: Node) -> set[int]:
+    """Those that have asked for a world: from then on they show their progress."""
+    shown = (Path(f"/proc/{pid}/maps") for pid in node.family() if pid != node.process.pid)
+    return {int(maps.parent.name) for maps in shown if "/progress" in maps.read_text()}
 
 
 def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalCluster, start: Start) -> None:

@@ -1,0 +1,84 @@
+"""A rank whose collective is aborted, and which then builds its group anew. See scripts/check_gpu.py.
+
+gpu_abort.py BACKEND, with torchrun's variables in the environment and the store at MASTER_PORT hosted by somebody else.
+The last rank never comes to the collective, if there is more than one. What was found is printed, a line of JSON each:
+{"check": "abort" or "rebuild", "seconds": how long it took}.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+from gpu_device import device_of
+
+from softrun.runtime.abort import abort_all, note_groups
+from softrun.runtime.groups import leave_groups
+
+SIT_S = 1.0
+"""For a collective of which nobody comes out by itself."""
+
+backend, rank, ranks = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = device_of(backend, int(os.environ["LOCAL_RANK"]))
+store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+
+
+def build(name: str) -> None:
+    """The default group, and a first sum: NCCL makes its communicator then."""
+    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=rank, world_size=ranks)
+    expect_sum()
+
+
+def expect_sum() -> None:
+    total = torch.ones(1, device=device)
+    dist.all_reduce(total)
+    if total.item() != ranks:
+        raise AssertionError(f"summed {total.item()} over {ranks} ranks")
+
+
+def sit_and_be_aborted() -> None:
+    came_out = threading.Event()
+    aborted_at: list[float] = []
+
+    def abort() -> None:
+        if came_out.wait(SIT_S):
+            return
+        aborted_at.append(time.monotonic())
+        abort_all()
+
+    thread = threading.Thread(target=abort)
+    thread.start()
+    # gloo raises; with NCCL the call returns at once, and what waits for its kernel returns after the abort.
+    with suppress(RuntimeError):
+        dist.all_reduce(torch.ones(1, device=device))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    came_out.set()
+    thread.join()
+    if not aborted_at:
+        raise AssertionError("the collective ended although a rank never came")
+    tell("abort", time.monotonic() - aborted_at[0])
+
+
+def tell(check: str, seconds: float) -> None:
+    print(json.dumps({"check": check, "seconds": seconds}), flush=True)
+
+
+note_groups()
+build("first")
+if ranks > 1 and rank < ranks - 1:
+    sit_and_be_aborted()
+    store.add("came out", 1)
+    if store.add("came out", 0) == ranks - 1:
+        store.set("all came out", "")
+elif ranks > 1:
+    store.wait(["all came out"])
+began = time.monotonic()
+leave_groups(in_trouble=True)
+build("second")
+tell("rebuild", time.monotonic() - began)
+leave_groups(in_trouble=False)
