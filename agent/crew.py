@@ -260,6 +260,9 @@ class Crew:
         slot.looked = True
         return [LookAtProgress(local_rank, slot.launch)]
 
+    def look_at_all(self) -> list[Effect]:
+        return [effect for slot in self._slots for effect in self.look(slot.worker.local_rank)]
+
     def hangs(self, local_rank: int, launch: int, at: float, now: float) -> bool:
         """A worker's progress was looked at. Has it passed a limit that it had not passed before?"""
         for slot, watch in self._watched():
@@ -298,10 +301,11 @@ class Crew:
     def is_stuck(self, local_rank: int) -> bool:
         return self._slots[local_rank].stuck
 
-    def give_up_on(self, local_rank: int, now: float) -> bool:
-        """Has a worker that is leaving its world made no progress even so? Then it is stuck."""
+    def give_up_on(self, local_rank: int, now: float, *, stopped: bool = False) -> bool:
+        """Has a worker that is leaving its world made no progress even so, or cannot make any? Then it is stuck."""
         slot = self._slots[local_rank]
-        slot.stuck = self.leaving(local_rank) and slot.watch is not None and slot.watch.stalls(now)
+        stalls = slot.watch is not None and slot.watch.stalls(now)
+        slot.stuck = self.leaving(local_rank) and (stopped or stalls)
         return slot.stuck
 
     def end(self, local_rank: int, now: float, *, hangs: bool = True) -> list[Effect]:

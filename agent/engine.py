@@ -179,8 +179,8 @@ class Engine:
                 self._worker_exited(local_rank, launch, exitcode)
             case saw.WorkerSaid(local_rank, launch, status):
                 self._worker_said(local_rank, launch, status)
-            case saw.ProgressSeen(local_rank, launch, at):
-                self._progress_seen(local_rank, launch, at)
+            case saw.ProgressSeen(local_rank):
+                self._progress_seen(seen, local_rank)
             case saw.Signalled(signum):
                 self._signalled(signum)
             case saw.Tick():
@@ -337,8 +337,8 @@ class Engine:
         else:
             self._faults.told(told, status.fault, status.last_call_wait, self._now)
 
-    def _progress_seen(self, local_rank: int, launch: int, at: float) -> None:
-        finding = self._faults.look(local_rank, launch, at, self._now)
+    def _progress_seen(self, seen: saw.ProgressSeen, local_rank: int) -> None:
+        finding = self._faults.look(seen, self._now)
         text = self._crew.describe(local_rank, self._now)
         match finding:
             case Finding.WELL:
@@ -359,6 +359,7 @@ class Engine:
             self._effects += self._crew.pause(None, self._now)
             self._stage(Stage.WAITING)
             self._faults.accuse(local_rank, self._now)
+            self._effects += self._crew.look_at_all()
         self._faults.suspect(local_rank, self._now)
 
     def _restarts_all(self) -> bool:

@@ -2,7 +2,8 @@
 
 A worker that makes no progress hangs, or waits for one that does: the two look the same. So when one is suspected all
 are told to leave their world. Who does so is well; who does not, and makes no progress even then, is stuck, and the
-others go on without it until it has left, or is ended because its hard limit has passed.
+others go on without it until it has left, or is ended because its hard limit has passed. One that a signal has stopped
+need not be waited for: it cannot leave.
 
 A fault is said to the leader, whose new world tells it to all. One that is known is said at once, or after the wait
 that its worker asked for; a suspicion a little later, since another agent may know who it is that the others wait for.
@@ -15,6 +16,7 @@ from enum import Enum
 from softrun.agent.crew import Crew
 from softrun.agent.effects import Effect
 from softrun.agent.model import Round
+from softrun.agent.observations import ProgressSeen
 from softrun.runtime.events import WorkerFault
 
 OBEY_S = 0.1  # for a worker that makes no progress to leave its world
@@ -65,12 +67,14 @@ class Faults:
         if world is not None and self._of(world) is None:
             self._blame(local_rank, world, now, now + BLAME_S)
 
-    def look(self, local_rank: int, launch: int, at: float, now: float) -> Finding:
-        """A worker's last progress was `at`."""
-        passed = self._crew.hangs(local_rank, launch, at, now)
-        if local_rank in self._suspects and now >= self._judge_at:
-            self._suspects.remove(local_rank)
-            return self._judge(local_rank, now)
+    def look(self, seen: ProgressSeen, now: float) -> Finding:
+        """A worker's progress was looked at."""
+        local_rank = seen.local_rank
+        passed = self._crew.hangs(local_rank, seen.launch, seen.at, now)
+        stopped = seen.stopped and self._crew.leaving(local_rank)
+        if stopped or (local_rank in self._suspects and now >= self._judge_at):
+            self._suspects.discard(local_rank)
+            return self._judge(local_rank, stopped, now)
         if passed and self._crew.waits(local_rank) and self._crew.overdue(local_rank, now):
             return Finding.HANGS  # it waits for a world, and nobody waits there without progress
         return Finding.SUSPECT if passed else Finding.WELL
@@ -81,9 +85,9 @@ class Faults:
             return []
         return [effect for local_rank in sorted(self._suspects) for effect in self._crew.look(local_rank)]
 
-    def _judge(self, local_rank: int, now: float) -> Finding:
+    def _judge(self, local_rank: int, stopped: bool, now: float) -> Finding:
         world, known = self._crew.told, self._crew.is_stuck(local_rank)
-        if not self._crew.give_up_on(local_rank, now):
+        if not self._crew.give_up_on(local_rank, now, stopped=stopped):
             return Finding.WELL
         if world is not None and not known:
             self._blame(local_rank, world, now, now)

@@ -108,6 +108,7 @@ class ProgressSeen:
     local_rank: int
     launch: int
     at: float
+    stopped: bool = False  # by a signal
 
 
 @dataclass(frozen=True, slots=True)

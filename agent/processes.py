@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
 from softrun.agent.elastic import (
@@ -198,3 +199,10 @@ def signal_group(pid: int, signum: int) -> None:
     except (ProcessLookupError, PermissionError):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)  # it has not made its session yet
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process. One that is being debugged is not meant."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False

@@ -24,7 +24,7 @@ from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
 from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
-from softrun.agent.processes import Function, Process, Program, signal_group
+from softrun.agent.processes import Function, Process, Program, is_stopped, signal_group
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, STATUS, ChannelError, EventWriter, default_root
 from softrun.runtime.events import WorkerEvent, WorkerState
@@ -137,7 +137,7 @@ class Supervisor:
         channel = self._channels.get((local_rank, launch))
         progress = channel.read_progress() if channel is not None else None
         if progress is not None:
-            self._observe(ProgressSeen(local_rank, launch, progress.last_s))
+            self._observe(ProgressSeen(local_rank, launch, progress.last_s, is_stopped(progress.pid)))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""

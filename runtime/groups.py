@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
 import sys
 import time
 from datetime import timedelta
@@ -12,7 +10,7 @@ from typing import Any
 
 from softrun.runtime.abort import abort_groups
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.noted import check_world, let_go, note_groups
+from softrun.runtime.noted import let_go, note_groups
 
 # What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -27,8 +25,6 @@ _SYMPTOMS = (
     "NCCL",
 )
 
-CONNECT_INTERVAL_S = 0.02
-CONNECT_S = 1.0
 # NCCL's abort waits for its kernels; a group must not be destroyed before.
 ABORT_S = 30.0
 
@@ -45,17 +41,7 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
         _log.info("leaving the default process group that was built outside of this world")
         dist.destroy_process_group()
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    _await_store(info.master_addr, info.master_port)
     dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
-
-
-def _await_store(host: str, port: int) -> None:
-    """Until it can be reached, or the world is over: torch goes on trying for half an hour, come what may."""
-    while True:
-        check_world()
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_S):
-            return
-        time.sleep(CONNECT_INTERVAL_S)
 
 
 def leave_groups(*, in_trouble: bool) -> None:

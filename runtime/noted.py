@@ -18,17 +18,21 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 from softrun.runtime.gloo import Build, Connections, ask
 
 NOTE_S = 1.0
+CONNECT = timedelta(seconds=2)
 
 _C10D = "torch.distributed.distributed_c10d"
+_RENDEZVOUS = "torch.distributed.rendezvous"
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -80,8 +84,9 @@ def note_groups() -> None:
     elsewhere, groups are noted when this is called, and when they are aborted.
     """
     c10d = sys.modules.get(_C10D)
+    owners = {"split_group": getattr(c10d, "ProcessGroup", None), "_create_c10d_store": sys.modules.get(_RENDEZVOUS)}
     for name, wrap in _WRAPPERS.items():
-        owner = getattr(c10d, "ProcessGroup", None) if name == "split_group" else c10d
+        owner = owners.get(name, c10d)
         function = getattr(owner, name, None)
         if function is not None and not hasattr(function, "softrun_notes"):
             wrapper: Any = functools.wraps(function)(wrap(function))
@@ -175,6 +180,33 @@ def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Ite
     return noting
 
 
+def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any]:
+    """_create_c10d_store: it goes on trying to reach a store that is gone for half an hour, and nothing ends that."""
+    signature = inspect.signature(create_store)
+
+    def connecting(*args: Any, **options: Any) -> Any:
+        timeout: timedelta | None = None
+        with suppress(TypeError):  # it is the callee's to raise
+            timeout = signature.bind(*args, **options).arguments.get("timeout")
+        if timeout is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return create_store(*args, **options)
+        deadline = time.monotonic() + timeout.total_seconds()
+        while True:
+            check_world()
+            given = signature.bind(*args, **options)
+            given.arguments["timeout"] = min(timeout, CONNECT)
+            try:
+                store = create_store(*given.args, **given.kwargs)
+            except RuntimeError:  # torch's own for a store that cannot be reached are
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                store.set_timeout(timeout)
+                return store
+
+    return connecting
+
+
 def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
     """ProcessGroup.split_group, which connects to the store anew. torch registers what it returns."""
 
@@ -206,6 +238,7 @@ def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "_new_process_group_helper": _noting_group,
     "rendezvous": _noting_store,
+    "_create_c10d_store": _connecting_in_pieces,
     "split_group": _noting_split,
     "_register_pg_in_world": _noting_registration,
 }

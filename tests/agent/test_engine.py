@@ -62,8 +62,11 @@ class Agent:
         self.now = until
         return effects + self.see(saw.Tick())
 
-    def progress(self, at: float, *local_ranks: int) -> list[do.Effect]:
-        return self.see(*(saw.ProgressSeen(local_rank, 1, at) for local_rank in local_ranks or (0,)))
+    def progress(self, at: float, *local_ranks: int, stopped: bool = False) -> list[do.Effect]:
+        """Of these workers, and of those that are then looked at as well."""
+        effects = self.see(*(saw.ProgressSeen(local_rank, 1, at, stopped) for local_rank in local_ranks or (0,)))
+        again = [effect.local_rank for effect in effects if isinstance(effect, do.LookAtProgress)]
+        return effects + (self.progress(at, *again, stopped=stopped) if again else [])
 
     def workers(self) -> tuple[Worker, ...]:
         assert self.report is not None
@@ -238,6 +241,17 @@ def test_who_does_not_leave_is_left_out_and_blamed() -> None:
     assert (blamed.round, blamed.depth) == (1, 0)
     assert "worker 0 has made no progress for 2.1 s on host-a" in blamed.text
     assert signals(agent.go_on(3.9)) == []
+
+
+def test_who_was_stopped_by_a_signal_cannot_leave_and_is_not_waited_for() -> None:
+    agent = working(2, SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0, 1)
+    agent.progress(0.0, 0, stopped=True)
+    assert agent.workers() == (Worker(1, 1),)
+    assert "worker 0 has made no progress" in (blamed.text if (blamed := agent.fault()) else "")
+    agent.say(0, applied=2, limits=SOFT)
+    assert agent.workers() == (Worker(0, 1), Worker(1, 1)), "it goes on"
 
 
 def test_the_answer_to_an_earlier_look_judges_nobody() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -87,13 +88,22 @@ def over() -> Iterator[Callable[[], None]]:
     noted.begin_world()
 
 
-def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None]) -> None:
+@pytest.mark.parametrize("way", ["env", "parameters"])
+def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """The world changed, or its host died, just before this worker would have connected."""
     outcome = SimpleQueue[BaseException]()
+    port = free_port()
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in (variables | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+        monkeypatch.setenv(name, value)
 
     def build() -> None:
         try:
-            groups.build_group(an_info(0, 2, free_port()), "gloo", None)
+            if way == "env":
+                noted.note_groups()
+                dist.init_process_group("gloo")
+            else:
+                groups.build_group(an_info(0, 2, port), "gloo", None)
         except RuntimeError as error:
             outcome.put(error)
 
@@ -103,6 +113,14 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None]) -> None:
         outcome.get(timeout=0.2)  # it waits for a store that may be about to begin
     over()
     assert groups.is_lost_peer(error := outcome.get(timeout=20)), error
+
+
+def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    noted.note_groups()
+    url = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(RuntimeError, match="connect"):
+        dist.init_process_group("gloo", init_method=url, rank=0, world_size=2, timeout=timedelta(seconds=0.3))
 
 
 def test_no_group_is_built_in_a_world_that_is_over(over: Callable[[], None]) -> None:

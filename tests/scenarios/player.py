@@ -23,6 +23,7 @@ limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, 
     worker A/0 breaks   one worker reports that it found its world broken
     worker A/0 excepts  its training function raises: it lives, and says so (`excepts at 2`: in the wrapper at depth 2)
     worker A/0 hangs    it makes no progress and obeys nothing; the others of its world soon wait for it
+    worker A/0 stops    it hangs, because a signal has stopped it
     worker A/0 recovers it goes on, and obeys what it was told meanwhile
     never ready A       the workers that A starts outside of a world never ask for one
     sigterm A           A's agent gets SIGTERM
@@ -203,8 +204,8 @@ class Player:
                 process = self._process(name)
                 depth = int(at[1]) if at else 0
                 self.cluster.say_fault(process, process.last.round, self._last_call_wait_s, depth)
-            case ["worker", name, "hangs"]:
-                self.cluster.hang(self._process(name))
+            case ["worker", name, "hangs" | "stops" as how]:
+                self.cluster.hang(self._process(name), stopped=how == "stops")
             case ["worker", name, "recovers"]:
                 self.cluster.recover(self._process(name))
             case ["never", "ready", name]:

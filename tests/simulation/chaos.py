@@ -437,7 +437,7 @@ def except_worker(life: Life) -> None:
 def hang_worker(life: Life) -> None:
     process = _process(life, _pick(life))
     if process is not None and process.entered and process.hung_since is None:
-        life.cluster.hang(process)
+        life.cluster.hang(process, stopped=process.launch % 2 == 0)
         hung = process
         if life.rng.random() < 0.5:
             life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.recover(hung))

@@ -112,6 +112,7 @@ class Process:
     applied: int = 0  # how many of them it has obeyed
     status: WorkerStatus = field(default_factory=WorkerStatus)
     hung_since: float | None = None  # it makes no progress, and obeys nothing
+    stopped: bool = False  # because of a signal
     has_hung: bool = False
     shown: bool = False  # its agent has taken it for hung
     failing: bool = False  # its agent ends it, and that is its failure
@@ -413,7 +414,9 @@ class Cluster:
                 if process.alive and process.launch == launch:
                     stopped = process.hung_since if process.hung_since is not None else process.stuck_since
                     at = self.now if stopped is None else stopped
-                    self.after(0.0, self.deliver, node, saw.ProgressSeen(local_rank, launch, at + node.offset))
+                    self.after(
+                        0.0, self.deliver, node, saw.ProgressSeen(local_rank, launch, at + node.offset, process.stopped)
+                    )
             case do.End(result):
                 node.result = result
                 self.store.leave(node)
@@ -472,16 +475,16 @@ class Cluster:
         process.status = process.status.model_copy(update=changes)
         self.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, process.status))
 
-    def hang(self, process: Process) -> None:
+    def hang(self, process: Process, stopped: bool = False) -> None:
         """It makes no progress any more, and soon nor do the others of its world, who wait for it."""
-        process.hung_since, process.has_hung = self.now, True
+        process.hung_since, process.has_hung, process.stopped = self.now, True, stopped
         for peer in self.world(process.last.round):
             if peer.hung_since is None and peer.stuck_since is None:
                 peer.stuck_since = self.now
 
     def recover(self, process: Process) -> None:
         """One that hung goes on, and does what it was told meanwhile."""
-        process.hung_since = None
+        process.hung_since, process.stopped = None, False
         for peer in self.world(process.last.round):
             self._freed(peer)
         self._obey(process, len(process.tells))
