@@ -438,9 +438,10 @@ class Crew:
                 self._clear(slot)
         self.told, self._rewinding = None, False
 
-    def replace(self, local_rank: int) -> None:
-        """After one worker failed: its slot alone gets a new incarnation."""
+    def replace(self, local_rank: int, *, outside: bool = False) -> None:
+        """After one worker failed: its slot alone gets a new incarnation; the others need not wait for one outside."""
         self._renew(self._slots[local_rank])
+        self._slots[local_rank].outside = outside
 
     def restarts_of(self, local_rank: int) -> int:
         return self._slots[local_rank].worker.incarnation - 1

@@ -97,6 +97,7 @@ class Engine:
         self._restarts_left = config.max_restarts
 
         self._failures: list[do.Failure] = []
+        self._replaces = False  # is a worker to be started in the place of one that failed?
         self._charged = False  # does the restart under way answer a failure of our own?
         self._loss_at: float | None = None  # when a peer was lost last
         self._result: Result | None = None
@@ -404,8 +405,8 @@ class Engine:
                 if self._crew.restarts_of(failure.local_rank) >= self._config.max_restarts:
                     self._spent()
                 else:
-                    self._crew.replace(failure.local_rank)
-                    self._warm_up()
+                    self._replaces = self._others_work()
+                    self._crew.replace(failure.local_rank, outside=self._replaces)
             case Response.RECORD_FAILURE:
                 if not self._crew.workers() and not self._crew.living():
                     self._spent()
@@ -547,6 +548,9 @@ class Engine:
             return
         sure, seeks = self._tenure.sure(self._now), self.stage is Stage.WAITING
         self._effects += self._allegiance.advance(self.record, self._report(), seeks, sure)
+        if self._replaces:
+            self._replaces = False
+            self._warm_up()  # the survivors' next world comes first: to start a process takes a while
 
     def _advance_stage(self) -> None:
         match self.stage:
@@ -594,12 +598,16 @@ class Engine:
     def _placed(self) -> bool:
         return self.record is not None and self.record.member(self._config.node, self.incarnation) is not None
 
-    def _warm_up(self) -> None:
-        """Others are at work: whoever is to join them starts outside of their world, so that they need not wait."""
+    def _others_work(self) -> bool:
+        """Is there a world that goes on while somebody is started to join it?"""
         record = self.record
-        if record is None or record.phase is not Phase.SEALED or record.finishing:
-            return
-        if self._crew.absent() and self._respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK:
+        sealed = record is not None and record.phase is Phase.SEALED and not record.finishing
+        return sealed and self._respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK
+
+    def _warm_up(self) -> None:
+        """Whoever is to join those at work starts outside of their world, so that they need not wait."""
+        record = self.record
+        if record is not None and self._crew.absent() and self._others_work():
             life = (self._config.node, self.incarnation)
             expected = ranks.with_member(record, replace(self._me(), workers=self._crew.all_workers()))
             self._effects += self._crew.warm_up(expected, life, self._restarts_left)

@@ -420,13 +420,13 @@ class _Call:
             _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
         else:
             text = "".join(traceback.format_exception(error))
-            _log.error("worker %d has a fault in world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
             shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
             tell_fault(
                 f"fault of rank {info.rank} of world {round_}: {shown}",
                 self.session.shared_depth,
                 self.wrapper.last_call_wait_s,
             )
+            _log.error("worker %d has a fault in world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
 
     def _clean_up(self) -> None:
         self.session.interrupt.abort(self.abort)

@@ -532,8 +532,12 @@ class Cluster:
         return [p for node in self.nodes.values() for p in node.processes.values() if p.works_in(number)]
 
     def finish(self, number: int, within: Range) -> None:
-        """Everybody in this world is through with the script, and exits 0."""
-        for process in self.world(number):
+        """Everybody in this world is through with the script, and exits 0; nobody is before all are there."""
+        world = self.world(number)
+        if any(process.applied < len(process.tells) for process in world):
+            self.after(0.1, self.finish, number, within)
+            return
+        for process in world:
             if not process.asked:
                 process.leaving = True
                 self.after(self.draw(within), self.end_worker, process, 0)
