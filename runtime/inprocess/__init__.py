@@ -17,6 +17,7 @@ Each is called with a `State`, a RankAssignment with the table of all ranks, and
 from __future__ import annotations
 
 from softrun.runtime.abort import Abort, AbortProcessGroups, AbortTransformerEngine
+from softrun.runtime.inprocess.call import CallWrapper, RankDiscarded
 from softrun.runtime.inprocess.completion import Completion
 from softrun.runtime.inprocess.compose import Compose
 from softrun.runtime.inprocess.finalize import Finalize, ThreadedFinalize
@@ -43,7 +44,7 @@ from softrun.runtime.inprocess.rank_assignment import (
 )
 from softrun.runtime.inprocess.state import State
 from softrun.runtime.inprocess.termination import Terminate
-from softrun.runtime.inprocess.wrapper import CallWrapper, RankDiscarded, Wrapper
+from softrun.runtime.inprocess.wrapper import Wrapper
 from softrun.runtime.interrupt import RestartRequest
 
 __all__ = [

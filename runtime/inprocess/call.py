@@ -1,0 +1,368 @@
+"""One call of a wrapped function, through all its iterations.
+
+    world ──▶ rank assignment ──▶ Initialize ──▶ HealthCheck ──▶ the function ──▶ everybody is through ──▶ returns
+      ▲                                             │ a fault here: told to the agents      │
+      │                                             │ a fault elsewhere: interrupted        │
+      └── the next world ◀── HealthCheck ◀── Finalize ◀── groups are left ◀── Abort ◀───────┘
+
+The agents are the other half: they know of exceptions, deaths and hangs on any rank, and form the next world. What
+happens elsewhere reaches this process as an event; a thread then aborts and interrupts the main thread. So nothing is
+polled, no rank is special, and a lost rank is replaced as under any other softrun job.
+
+Calls may be nested. A fault while all ranks are inside the inner one restarts that; whenever the members of the world
+change, the outermost restarts, since newcomers begin there.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from softrun.runtime.abort import abort_all
+from softrun.runtime.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
+from softrun.runtime.groups import build_group, has_group, is_lost_peer, leave_groups
+from softrun.runtime.inprocess.initialize import RestartAbort
+from softrun.runtime.inprocess.meeting import Meeting
+from softrun.runtime.inprocess.seating import Assignment, Place, take_seat
+from softrun.runtime.inprocess.session import Session
+from softrun.runtime.inprocess.state import State
+from softrun.runtime.interrupt import RestartRequest
+from softrun.runtime.worker import free_trainer_by, ping, tell_fault, wait_for_world, watch
+from softrun.runtime.worlds import World, WorldChanged
+
+TEXT_CHARACTERS = 4000  # of a traceback that every rank is told
+
+Callback = Callable[[State], Any]
+
+_log = logging.getLogger("softrun.runtime.inprocess")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a Wrapper was made with, and checked."""
+
+    initialize: Callback | None
+    abort: Callback | None
+    finalize: Callback | None
+    health_check: Callback | None
+    rank_assignment: Assignment | None
+    completion: Callback | None
+    terminate: Callback | None
+    limits: ProgressLimits
+    completion_timeout: timedelta
+    last_call_wait_s: float
+
+
+class RankDiscarded(RestartAbort):
+    """The rank assignment has no use for this rank: its process ends, and its node is without it."""
+
+
+class CallWrapper:
+    """What the wrapped function may ask for by annotation: `def train(config, call: CallWrapper)`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @property
+    def iteration(self) -> int:
+        """0 for the first call of the function in this process."""
+        return self._call.iteration
+
+    @property
+    def state(self) -> State:
+        if self._call.state is None:
+            raise AssertionError("a function was called without a state")
+        return self._call.state
+
+    def ping(self) -> None:
+        """Say that training gets on. From the first ping of an iteration on, the timeouts want one as often."""
+        ping()
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """A block that no restart begins in, such as writing a checkpoint; it is not entered once one has begun."""
+        with self._call.session.interrupt.atomic():
+            yield
+
+
+class Call:
+    def __init__(
+        self,
+        options: Options,
+        function: Callable[..., Any],
+        wanted: dict[str, type],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        self.options = options
+        self.function = function
+        self.wanted = wanted
+        self.args = args
+        self.named = named
+        self.iteration = 0
+        self.state: State | None = None
+        self.session: Session
+        self.depth = 0
+        self._aborted = False  # in this iteration
+        self._name = ""  # by which the ranks meet for this call
+        self._meeting: Meeting
+        self._place: Place | None = None
+        self._initial: tuple[int, int] | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("Wrapper: called in a thread; call the wrapped function in the main thread")
+        if Session.current is not None:
+            return self._run_inside(Session.current)
+        if has_group():
+            raise RuntimeError(
+                "Wrapper: there is a process group already, which no restart could leave; "
+                "build it in the wrapped function"
+            )
+        session = Session(wait_for_world(-1))
+        stop = free_trainer_by(session.observe)
+        Session.current = session
+        try:
+            with session.interrupt:
+                watch(self.options.limits)
+                return self._iterate(session)
+        finally:
+            Session.current = None
+            stop()
+            watch(ProgressLimits())
+
+    def _run_inside(self, session: Session) -> Any:
+        outer, begun_with = session.calls[-1], session.event.sequence
+        watch(self.options.limits)
+        try:
+            result = self._iterate(session)
+            begun_with = session.event.sequence  # the outer call goes on in the world that this one came to
+        finally:
+            watch(outer.options.limits)
+            outer.set_ranks()
+            session.interrupt.resume(begun_with, session.abort)
+        return result
+
+    def _iterate(self, session: Session) -> Any:
+        self.session = session
+        self.depth = session.begin(self)
+        try:
+            while True:
+                try:
+                    return self._once()
+                except RestartRequest as request:
+                    self._error = request
+                except Exception as error:
+                    self._fault(error)
+                self._clean_up()
+                self.iteration += 1
+                event = session.next_event()
+                if self.depth > 1 and (event.fault is None or event.fault.depth < self.depth):
+                    raise RestartRequest(f"world {event.round} begins in an outer wrapper")
+                rank = event.worker_info.rank
+                if event.fault is not None:
+                    _log.warning("worker %d restarts after a %s", rank, event.fault.text)
+                elif event.change_event is None and isinstance(self._error, Exception):
+                    # All peers are there: what looked like the loss of one was none.
+                    _log.warning("worker %d restarts after an exception of its own", rank, exc_info=self._error)
+        except _EndsError as end:
+            self._terminate(end.error)
+            raise end.error from end.error.__cause__
+        except RestartRequest:
+            raise
+        except BaseException as error:
+            self._terminate(error)
+            raise
+        finally:
+            session.calls.pop()
+
+    def _once(self) -> Any:
+        event = self.session.next_event() if self.depth == 1 else self.session.event
+        self._name = self.session.enter(event, self.depth)
+        self._meeting = Meeting(event.worker_info)
+        self._aborted = False
+        return self.session.interrupt.run(functools.partial(self._attempt, event), event.sequence)
+
+    def _attempt(self, event: WorkerEvent) -> Any:
+        """One iteration, which may be interrupted anywhere."""
+        info = self._place_among_callers(event.worker_info)
+        if _agents_are_there():
+            self._meeting.barrier(f"{self._name}/begin", info.world_size)
+        world = self._take_place(event, info)
+        self._call_back(self.options.initialize)
+        try:
+            self._call_back(self.options.health_check)
+        except Exception as error:
+            raise _EndsError(error) from None
+        self._error = None
+        state = self.state = replace(self._known_state, fn_exception=None)
+        if not state.is_active:
+            self._meeting.await_barrier(f"{self._name}/end")
+            return None
+        result = self.function(*self.args, **self.named, **self._given(world))
+        if self.session.changed:
+            raise RestartRequest(f"world {event.round} ended when the function returned")
+        if _agents_are_there():
+            self._call_back(self.options.completion)
+            self._meeting = Meeting(self.session.event.worker_info)
+            self._meeting.barrier(f"{self._name}/end", state.active_world_size, self.options.completion_timeout)
+        else:
+            self._call_back(self.options.completion)
+        return result
+
+    def _place_among_callers(self, info: WorkerInfo) -> WorkerInfo:
+        """Among those that make this call: in an outer one its active ranks, by the numbers that it gave them."""
+        if self.depth == 1:
+            return info
+        outer = self.session.calls[self.depth - 2]._known_state
+        return info.model_copy(update={"rank": outer.active_rank, "world_size": outer.active_world_size})
+
+    def _take_place(self, event: WorkerEvent, info: WorkerInfo) -> World:
+        rank, world_size, active_size, is_active = info.rank, info.world_size, info.world_size, True
+        if self.options.rank_assignment is not None and _agents_are_there():
+            seat, seats = take_seat(self.options.rank_assignment, self._meeting, self._name, info, self._place)
+            if seat.discarded:
+                raise RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
+            rank, world_size, is_active = seat.rank, len(seats), seat.active
+            active_size = sum(other.active for other in seats)
+            self._place = Place(event.round, rank, world_size, seat.initial_rank)
+            info = info.model_copy(update={"rank": rank, "world_size": active_size})
+        self._initial = self._initial or (rank, world_size)
+        self.state = State(
+            rank=rank,
+            world_size=world_size,
+            active_rank=rank if is_active else None,
+            active_world_size=active_size,
+            initial_rank=self._initial[0],
+            initial_world_size=self._initial[1],
+            iteration=self.iteration,
+            round=event.round,
+            fn_exception=self._error,
+        )
+        self.set_ranks()
+        return _WrappedWorld(event.model_copy(update={"worker_info": info}))
+
+    def set_ranks(self) -> None:
+        """Set RANK and WORLD_SIZE to what this call's function shall see."""
+        if _agents_are_there() and self.state is not None:
+            os.environ.update(RANK=str(self.state.rank), WORLD_SIZE=str(self.state.active_world_size))
+
+    @property
+    def has_reserves(self) -> bool:
+        return self.state is not None and self.state.active_world_size < self.state.world_size
+
+    def _given(self, world: World) -> dict[str, Any]:
+        values: dict[type, Any] = {CallWrapper: CallWrapper(self), State: self.state, World: world}
+        return {name: values[kind] for name, kind in self.wanted.items()}
+
+    def _fault(self, error: Exception) -> None:
+        """An exception: of this rank's own, unless a peer's loss is felt here first."""
+        self._error = error
+        if not _agents_are_there():
+            raise error
+        info, round_ = self.session.event.worker_info, self.session.event.round
+        if is_lost_peer(error):
+            _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
+        else:
+            text = "".join(traceback.format_exception(error))
+            shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
+            tell_fault(
+                f"fault of rank {info.rank} of world {round_}: {shown}",
+                self.session.shared_depth,
+                self.options.last_call_wait_s,
+            )
+            _log.error("worker %d has a fault in world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
+
+    def _clean_up(self) -> None:
+        self.session.interrupt.abort(self.abort)
+        # They hold the model and its memory. It goes before its groups: torch may hang where a DistributedDataParallel
+        # is the last to hold a gloo group.
+        _clear_frames(self._error)
+        leave_groups(in_trouble=True)
+        if self.state is not None:
+            self.state = replace(self.state, fn_exception=self._error)
+            self._call_back(self.options.finalize)
+            self._call_back(self.options.health_check)
+
+    def _terminate(self, error: BaseException) -> None:
+        if self.state is not None:
+            self.state = replace(self.state, fn_exception=error)
+            try:
+                self._call_back(self.options.terminate)
+            except Exception:
+                _log.exception("terminate failed; what ended the wrapper is raised")
+
+    def _call_back(self, callback: Callback | None) -> None:
+        if callback is not None:
+            result = callback(self._known_state)
+            if isinstance(result, State):
+                self.state = result
+
+    @property
+    def _known_state(self) -> State:
+        if self.state is None:
+            raise AssertionError("a callback before there is a state")
+        return self.state
+
+    def abort(self) -> None:
+        """Once in an iteration, in a thread: while the function still runs, unless it has ended first."""
+        if self.state is not None and not self._aborted:
+            self._aborted = True
+            abort_all(self.state, self.options.abort)
+
+
+class _EndsError(BaseException):
+    """What ends the wrapper although it is an Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _WrappedWorld(World):
+    """In a wrapper the world of one iteration: what ends it ends the function."""
+
+    @contextmanager
+    def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
+        """Be in a default process group of this world, for the block."""
+        try:
+            build_group(self.info, backend, timeout)
+            yield
+        except BaseException:
+            leave_groups(in_trouble=True)
+            raise
+        leave_groups(in_trouble=False)
+
+    def check(self, step: int | None = None) -> None:
+        """Write the step to the step log. What has changed is raised anyway."""
+        try:
+            super().check(step)
+        except WorldChanged as change:
+            raise RestartRequest(str(change)) from None
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Those of the exceptions that led to it, too."""
+    seen: set[int] = set()
+    errors = [error]
+    while errors:
+        one = errors.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            errors += [one.__cause__, one.__context__]
+
+
+def _agents_are_there() -> bool:
+    """Not under torchrun, whose agents form one world."""
+    return ENVIRONMENT_VARIABLE in os.environ
