@@ -65,7 +65,7 @@ class Faults:
         """Its suspicion is why all were told to leave."""
         world = self._crew.told
         if world is not None and self._of(world) is None:
-            self._blame(local_rank, world, now, now + BLAME_S)
+            self._blame(local_rank, world, now, now + (BLAME_S if len(world.members) > 1 else OBEY_S))
 
     def look(self, seen: ProgressSeen, now: float) -> Finding:
         """A worker's progress was looked at."""

@@ -5,13 +5,12 @@ gpu_wrapper.py BACKEND DIRECTORY; it takes orders in DIRECTORY, see ordered_faul
 
 import os
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from gpu_device import device_of
+from gpu_steps import steps_of
 from ordered_fault import OrderedFault
 
 from softrun.runtime import World
@@ -26,17 +25,7 @@ step = torch.zeros(1, dtype=torch.int64, device=device)
 def train(world: World) -> None:
     fault = OrderedFault(Path(sys.argv[2]), world.local_rank)
     with world.process_group(backend):
-        dist.broadcast(step, 0)
-        while True:
-            total = torch.ones(1, device=device)
-            dist.all_reduce(total)
-            summed = total.item()
-            world.check()  # an aborted collective of NCCL leaves what it was given
-            if summed != world.world_size:
-                raise AssertionError(f"summed {summed} over {world.world_size} ranks")
-            time.sleep(0.005)
-            step.add_(1)
-            world.check(int(step))
+        for _ in steps_of(world, step):
             fault.befall()
 
 

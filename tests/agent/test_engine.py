@@ -14,7 +14,7 @@ from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.crew import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.engine import SILENCE_S, Engine, EngineConfig, Stage
-from softrun.agent.faults import OBEY_S
+from softrun.agent.faults import BLAME_S, OBEY_S
 from softrun.agent.model import Report, Round, Worker
 from softrun.agent.watch import LEAVE
 from softrun.policies import WorkerFailure, load_policy
@@ -241,6 +241,22 @@ def test_who_does_not_leave_is_left_out_and_blamed() -> None:
     assert (blamed.round, blamed.depth) == (1, 0)
     assert "worker 0 has made no progress for 2.1 s on host-a" in blamed.text
     assert signals(agent.go_on(3.9)) == []
+
+
+@pytest.mark.parametrize(("peers", "waits_s"), [("", OBEY_S), ("b", BLAME_S)])
+def test_where_all_were_well_the_wait_itself_is_the_fault_once_other_agents_had_their_time(
+    peers: str, waits_s: float
+) -> None:
+    agent = Agent(1)
+    agent.record(sealed(member("a"), *map(member, peers)))
+    agent.say(0, limits=SOFT)
+    agent.go_on(2.0)
+    agent.progress(0.0)
+    agent.say(applied=2, limits=SOFT)
+    agent.go_on(2.0 + waits_s - 0.01)
+    assert agent.fault() is None
+    agent.go_on(2.0 + waits_s)
+    assert agent.fault() is not None
 
 
 def test_who_was_stopped_by_a_signal_cannot_leave_and_is_not_waited_for() -> None:
