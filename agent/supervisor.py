@@ -281,12 +281,20 @@ class Supervisor:
 
 
 def _failure(local_rank: int, pid: int, exitcode: int, error_file: str) -> ProcessFailure:
-    """torch's, which raises whatever reading the file raises: one that was killed while it wrote leaves half a file."""
+    """torch's, which raises whatever reading the file raises: one that was killed while it wrote leaves half a file.
+
+    torch would also log that with its traceback, and the first such record of a process imports torch._dynamo: for
+    seconds this agent would answer nobody, and be taken for dead.
+    """
+    torchs_logger = logging.getLogger(ProcessFailure.__module__)
+    torchs_logger.disabled = True
     try:
         return ProcessFailure(local_rank, pid, exitcode, error_file)
     except Exception as error:
         logger.warning("the error file of worker %d cannot be read (%s): %s", local_rank, error, error_file)
         return ProcessFailure(local_rank, pid, exitcode, os.devnull)
+    finally:
+        torchs_logger.disabled = False
 
 
 def _event(tell: Tell) -> WorkerEvent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import selectors
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -105,7 +106,12 @@ def join_all(nodes: int, open_store: Callable[[str], Store], timeout_s: float = 
     began = time.monotonic()
     for agent in agents:
         agent.start()
-    _until(lambda: all(agent.worlds and agent.worlds[-1][1] == nodes for agent in agents), timeout_s, "the world")
+    while not all(agent.worlds and agent.worlds[-1][1] == nodes for agent in agents):
+        ended = [agent.result for agent in agents if agent.result is not None]
+        if ended or time.monotonic() - began > timeout_s:
+            worlds = Counter(agent.worlds[-1][:2] if agent.worlds else None for agent in agents)
+            raise TimeoutError(f"no world of {nodes} in {timeout_s:g} s: ended are {ended}, in worlds {worlds}")
+        time.sleep(0.002)
     return agents, max(agent.worlds[-1][2] for agent in agents) - began
 
 
@@ -127,11 +133,3 @@ def count_calls(client: Any) -> Callable[[], int]:
 
     client._until_answered = counting
     return lambda: len(counted)
-
-
-def _until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout_s:g} s in vain for {what}")
-        time.sleep(0.002)

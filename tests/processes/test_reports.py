@@ -186,17 +186,24 @@ def test_114097_a_spare_takes_a_lost_place(cluster: LocalCluster, begin: Start, 
 
 def test_99684_and_dlrover_450_ranks_follow_the_nodes(cluster: LocalCluster, begin: Start) -> None:
     places = {"a": 2, "b": 0, "c": 1}
-    nodes = {name: begin(name, f"--node_rank={place}", nnodes="2:3") for name, place in places.items()}
+    nodes: dict[str, Node] = {}
+
+    def come(name: str, process: str = "") -> None:
+        nodes[name] = begin(process or name, f"--node_rank={places[name]}", nnodes="2:3")
 
     def settled(steps: list[Step]) -> dict[str, int]:
         rank = {pid: rank for rank, pid in pids(steps).items()}
         return {name: rank[pid] for name, node in nodes.items() for pid in node.family() if pid in rank}
 
+    come("a")
+    come("b")
+    assert settled(cluster.wait_for_steps(2)) == {"b": 0, "a": 1}
+    come("c")
     assert settled(cluster.wait_for_steps(3)) == places
     at = nodes.pop("c").kill()
     assert settled(cluster.wait_for_steps(2, after=at)) == {"b": 0, "a": 1}
     at = now()
-    nodes["c"] = begin("c2", "--node_rank=1", nnodes="2:3")
+    come("c", "c2")
     assert settled(cluster.wait_for_steps(3, after=at)) == places, "who comes back has its rank back"
     at = nodes.pop("b").kill()
     assert settled(cluster.wait_for_steps(2, after=at)) == {"c": 0, "a": 1}, "the node of rank 0 may be lost"

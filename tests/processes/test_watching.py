@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic import metrics
 from torch.distributed.elastic.agent.server import local_elastic_agent
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from local_cluster import LocalCluster, Node
 from softrun import LaunchConfig, RestartPolicy, launch_agent
@@ -131,9 +132,17 @@ def half_an_error_file() -> None:
 
 @pytest.mark.parametrize("policy", list(RestartPolicy))
 def test_an_error_file_that_was_cut_short_is_passed_over(policy: RestartPolicy) -> None:
-    with pytest.raises(ChildFailedError) as caught:
-        launch_agent(config(restart_policy=policy), half_an_error_file, [])
+    formatted: list[logging.LogRecord] = []
+    torchs = logging.Handler()
+    torchs.emit = formatted.append  # type: ignore[method-assign]
+    logging.getLogger(ProcessFailure.__module__).addHandler(torchs)
+    try:
+        with pytest.raises(ChildFailedError) as caught:
+            launch_agent(config(restart_policy=policy), half_an_error_file, [])
+    finally:
+        logging.getLogger(ProcessFailure.__module__).removeHandler(torchs)
     assert caught.value.get_first_failure()[1].exitcode == 5
+    assert not formatted, "torch's format of an exception imports torch._dynamo: for seconds the agent would not answer"
 
 
 def test_logs_of_every_world_are_kept(cluster: LocalCluster, start: Callable[..., Node], tmp_path: Path) -> None:
