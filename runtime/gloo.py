@@ -28,7 +28,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from softrun.runtime.sockets import (
@@ -37,7 +37,7 @@ from softrun.runtime.sockets import (
     each_connection,
     in_short,
     is_room_for,
-    listening_ports,
+    listening_sockets,
     open_sockets,
     take_connections,
 )
@@ -133,7 +133,7 @@ class Connections:
                 count = len(self._held)
                 _shut(self._held.values(), socket.SHUT_RD)
         if count < self._expected and is_there():
-            self._call_in_place_of_peers()
+            self.call_in_place_of_peers(self._own)
 
     def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
         """Those that are held, and those that are not without holding them."""
@@ -175,8 +175,10 @@ class Connections:
         self._lock = threading.Lock()  # the parent's may be held
         self.let_go()
 
-    def _call_in_place_of_peers(self) -> None:
-        for address, numbers in list(self._own.items()):
+    def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
+        """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening
+        socket each, which counts from 0, so they are the ranks where they are not known."""
+        for address, numbers in list(listening.items()):
             for rank in range(self._size):
                 if rank != self._rank:
                     number = numbers[rank] if rank < len(numbers) else rank
@@ -225,7 +227,7 @@ class Build:
                 if self.connections is not None:
                     self.connections.cut(but=self._before)
                     if not answered:
-                        self._cut_accepted()
+                        self._cut_unpublished(self.connections)
             self._settled.wait(ABORT_INTERVAL_S)
 
     def _ask(self) -> bool:
@@ -253,13 +255,15 @@ class Build:
         _shut(found.values())
         close_all(found.values())
 
-    def _cut_accepted(self) -> None:
+    def _cut_unpublished(self, connections: Connections) -> None:
         """Without an answer it is not known which listening socket is gloo's, but that it was opened meanwhile."""
-        ports = listening_ports(self._before)
+        listening = listening_sockets(self._before)
+        ports = {port for _, port in listening}
         if ports:
             accepted = take_connections(lambda ends: ends.local[1] in ports, self._before).values()
             _shut(accepted)
             close_all(accepted)
+            connections.call_in_place_of_peers(dict.fromkeys(listening, ()))
 
 
 def ask(question: Callable[[], None], answered: threading.Event) -> threading.Thread:

@@ -67,12 +67,13 @@ def _open_descriptors() -> int:
         return sum(1 for _ in descriptors)
 
 
-def listening_ports(but: Container[int] = ()) -> set[int]:
+def listening_sockets(but: Container[int] = ()) -> set[Address]:
+    """Where this process listens; sockets with an inode in `but` are passed over."""
     found = set()
     for _, duplicate in _duplicates(but):
         with duplicate:
             if _listens(duplicate):
-                found.add(ends_of(duplicate).local[1])
+                found.add(ends_of(duplicate).local)
     return found
 
 

@@ -29,15 +29,15 @@ class Me:
 
     def __init__(self, rank: int, size: int, port: int, pipe: Connection) -> None:
         self.rank, self.size, self.port = rank, size, port
-        self._pipe = pipe
+        self.pipe = pipe
         self.aborted_at = 0.0
 
     def say(self, word: Any) -> None:
-        self._pipe.send(word)
+        self.pipe.send(word)
 
     def hear(self) -> Any:
-        assert self._pipe.poll(DEADLINE_S), "the test says nothing"
-        return self._pipe.recv()
+        assert self.pipe.poll(DEADLINE_S), "the test says nothing"
+        return self.pipe.recv()
 
     def build(self, name: str = "first", rank: int | None = None, size: int | None = None) -> None:
         """The default group, in the test's store, where each name is one world's."""
