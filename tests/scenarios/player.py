@@ -41,7 +41,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulation.checkers import all_checkers
-from simulation.cluster import NEVER_S, Cluster, Node, Process, Watcher
+from simulation.cluster import Cluster, Node, Watcher
+from simulation.workers import NEVER_S, Process
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.engine import EngineConfig
@@ -192,22 +193,22 @@ class Player:
             case ["wake", name]:
                 self.cluster.wake(self._node(name))
             case ["cut", *names]:
-                self.cluster.split(dict.fromkeys(names, 1))
+                self.cluster.network.split(dict.fromkeys(names, 1))
             case ["heal"]:
-                self.cluster.heal()
+                self.cluster.network.heal()
             case ["worker", name, "exits", code]:
-                self.cluster.end_worker(self._process(name), int(code))
+                self.cluster.workers.end(self._process(name), int(code))
             case ["worker", name, "breaks"]:
                 process = self._process(name)
-                self.cluster.say_broken(process, process.last.round)
+                self.cluster.workers.say_broken(process, process.last.round)
             case ["worker", name, "excepts", *at]:
                 process = self._process(name)
                 depth = int(at[1]) if at else 0
-                self.cluster.say_fault(process, process.last.round, self._last_call_wait_s, depth)
+                self.cluster.workers.say_fault(process, process.last.round, self._last_call_wait_s, depth)
             case ["worker", name, "hangs" | "stops" as how]:
-                self.cluster.hang(self._process(name), stopped=how == "stops")
+                self.cluster.workers.hang(self._process(name), stopped=how == "stops")
             case ["worker", name, "recovers"]:
-                self.cluster.recover(self._process(name))
+                self.cluster.workers.recover(self._process(name))
             case ["never", "ready", name]:
                 self._never_ready.add(name)
             case ["sigterm", name]:
@@ -215,7 +216,7 @@ class Player:
             case ["finish"]:
                 record = self.cluster.store.round
                 assert record is not None
-                self.cluster.finish(record.number, (0.001, 0.001))
+                self.cluster.workers.finish(record.number, (0.001, 0.001))
             case _:
                 raise ValueError(f"no such directive: {directive!r}")
 

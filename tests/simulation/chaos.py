@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
-from simulation.cluster import NEVER_S, Cluster, Habits, Node, Process, Timing, Watcher, Weather
+from simulation.cluster import Cluster, Node, Watcher
+from simulation.conditions import Habits, Timing, Weather
 from simulation.store import LeasedStore
+from simulation.workers import NEVER_S, Process
 from softrun.agent import observations as saw
 from softrun.agent.effects import Effect, Outcome
 from softrun.agent.engine import EngineConfig, Stage
@@ -207,13 +209,13 @@ class Life:
     def _heal(self) -> None:
         self._breaking = False
         self.cluster.weather = Weather()
-        self.cluster.heal(break_odds=0.5)
+        self.cluster.network.heal(break_odds=0.5)
         if isinstance(self.cluster.store, LeasedStore):
             self.cluster.store.come_back()
         for node in self.up():
             for process in node.running:
                 if process.hung_since is not None and not (self.plan.limits and self.plan.limits.hard):
-                    self.cluster.recover(process)  # nobody else will do anything about it
+                    self.cluster.workers.recover(process)  # nobody else will do anything about it
             self.cluster.wake(node)
             if node.store_cut:
                 self.cluster.store.reconnect(node)
@@ -292,14 +294,14 @@ class Life:
         if record is not None and record.phase is Phase.SEALED and not self.over():
             if not record.finishing:
                 winners = [cluster.nodes[m.node] for m in record.members]
-            cluster.finish(record.number, (0.0, 0.2))
+            cluster.workers.finish(record.number, (0.0, 0.2))
         while self.up():
             record = cluster.store.round
             if record is not None and record.phase is Phase.SEALED and (record.finishing or self._anyone_done()):
                 # Somebody finished while others were between two worlds: they finish when they are there.
-                world = cluster.world(record.number)
+                world = cluster.workers.world(record.number)
                 if world and not any(process.leaving for process in world):
-                    cluster.finish(record.number, (0.0, 0.2))
+                    cluster.workers.finish(record.number, (0.0, 0.2))
             if cluster.now - since > self.plan.bound_s() + 60.0:
                 left = ", ".join(f"{node.name} ({node.engine.stage.value})" for node in self.up())
                 raise BrokenPromiseError(
@@ -374,14 +376,14 @@ def stall(life: Life) -> None:
 
 def split(life: Life) -> None:
     if all(node.side == 0 for node in life.up()):
-        life.cluster.split({node.name: life.rng.randint(0, 1) for node in life.up()})
+        life.cluster.network.split({node.name: life.rng.randint(0, 1) for node in life.up()})
         # A store that is no node's own is on one of the two sides.
         cut = [node for node in life.up() if node.side and life.plan.lease_s is not None]
         for node in cut:
             node.store_cut = True
 
         def heal() -> None:
-            life.cluster.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0)))
+            life.cluster.network.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0)))
             for node in cut:
                 life.cluster.store.reconnect(node)
 
@@ -412,35 +414,35 @@ def bad_store(life: Life) -> None:
 def fail_worker(life: Life) -> None:
     node = _leader(life) if life.rng.random() < 0.4 else _pick(life)
     if process := _process(life, node):
-        life.cluster.end_worker(process, life.rng.choice((1, -9, -11)))
+        life.cluster.workers.end(process, life.rng.choice((1, -9, -11)))
 
 
 def fail_all_workers(life: Life) -> None:
     if node := _pick(life):
         for process in node.running:
             if not process.asked:
-                life.cluster.end_worker(process, 1)
+                life.cluster.workers.end(process, 1)
 
 
 def break_world(life: Life) -> None:
     process = _process(life, _pick(life))
     if process is not None:
-        life.cluster.say_broken(process, process.last.round)
+        life.cluster.workers.say_broken(process, process.last.round)
 
 
 def except_worker(life: Life) -> None:
     process = _process(life, _pick(life))
     if process is not None and process.entered:
-        life.cluster.say_fault(process, process.last.round, life.rng.choice((0.0, 0.2)))
+        life.cluster.workers.say_fault(process, process.last.round, life.rng.choice((0.0, 0.2)))
 
 
 def hang_worker(life: Life) -> None:
     process = _process(life, _pick(life))
     if process is not None and process.entered and process.hung_since is None:
-        life.cluster.hang(process, stopped=process.launch % 2 == 0)
+        life.cluster.workers.hang(process, stopped=process.launch % 2 == 0)
         hung = process
         if life.rng.random() < 0.5:
-            life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.recover(hung))
+            life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.workers.recover(hung))
 
 
 def slow_imports(life: Life) -> None:
@@ -457,7 +459,7 @@ def sigterm(life: Life) -> None:
 def finish_early(life: Life) -> None:
     record = life.cluster.store.round
     if record is not None and life.rng.random() < 0.2:
-        life.cluster.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
+        life.cluster.workers.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
 
 
 def void(_: object) -> None: ...

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from simulation.cluster import SLOW_TO_GET_OUT_S, Node, Process, Watcher
+from simulation.cluster import Node, Watcher
 from simulation.store import LeasedStore
+from simulation.workers import SLOW_TO_GET_OUT_S, Process
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.effects import Outcome

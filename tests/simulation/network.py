@@ -1,0 +1,172 @@
+"""The simulated network: links between agents, first in, first out.
+
+A process that ends closes its links (the other end learns that it is gone); a host that loses power, or a cut network,
+is silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from simulation.conditions import Range
+from softrun.agent import codec
+from softrun.agent import observations as saw
+from softrun.agent.model import Address, Hello, Member, Message
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster, Node
+
+# The codecs are pure, so the same bytes need not be read twice.
+_encode_message = lru_cache(maxsize=4096)(codec.encode_message)
+_decode_message = lru_cache(maxsize=4096)(codec.decode_message)
+
+
+@dataclass(eq=False)
+class Link:
+    dialer: Node
+    target: Node
+    up: bool = False
+    ends: set[str] = field(default_factory=set)  # the nodes that still hold their end
+    sent_until: dict[str, float] = field(default_factory=dict)  # by receiver: when the last thing sent will arrive
+    held: list[tuple[Node, Callable[[], None]]] = field(default_factory=list)  # what the cut network keeps back
+
+    def other(self, node: Node) -> Node:
+        return self.target if node is self.dialer else self.dialer
+
+
+class Network:
+    """All links; the methods are what agents do with them, and what can befall the network."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._addresses: dict[Address, Node] = {}
+
+    def listen(self, node: Node) -> None:
+        self._addresses[Address(node.config.host, node.config.port)] = node
+
+    def split(self, side: dict[str, int]) -> None:
+        """Cut the network: nodes with different numbers do not reach each other."""
+        for name, number in side.items():
+            self._cluster.nodes[name].side = number
+
+    def heal(self, break_odds: float = 0.0) -> None:
+        """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
+        for node in self._cluster.nodes.values():
+            node.side = 0
+        links = dict.fromkeys(link for node in self._cluster.nodes.values() for link in node.links)
+        for link in links:
+            held, link.held = link.held, []
+            if held and self._cluster.chance(break_odds):
+                for node in (link.dialer, link.target):
+                    # The port of a process that is gone refuses, so its end is known to be certain.
+                    down = partial(self._link_down, link, node, not link.other(node).alive)
+                    self._send(link, node, down, self._cluster.timing.link)
+            else:
+                for receiver, act in held:
+                    self._send(link, receiver, act, self._cluster.timing.link)
+
+    def process_ended(self, node: Node, silent: bool) -> None:
+        """The kernel closes its links. `silent`: its host ended with it, so nobody is told."""
+        for link in list(node.links):
+            link.ends.discard(node.name)
+            if not silent and link.up:
+                other = link.other(node)
+                self._send(link, other, partial(self._link_down, link, other, True), self._cluster.timing.notice)
+
+    def reachable(self, a: Node, b: Node) -> bool:
+        return a.side == b.side
+
+    def dial(self, node: Node, member: Member) -> None:
+        target = self._addresses[Address(member.host, member.port)]
+        self._drop(node, node.dialled.pop(target.name, None))
+        link = Link(node, target, ends={node.name})
+        node.dialled[target.name] = link
+        node.links[link] = None
+        self._cluster.after(self._cluster.draw(self._cluster.timing.connect), self._connect, link)
+
+    def _connect(self, link: Link) -> None:
+        node, target = link.dialer, link.target
+        if node.name not in link.ends:
+            return
+        if not self.reachable(node, target) or target.dark:
+            self._cluster.after(self._cluster.draw(self._cluster.timing.give_up), self._link_down, link, node, False)
+        elif not target.alive:
+            self._link_down(link, node, False)
+        else:
+            # The kernel accepts, whatever the agent behind it is doing.
+            link.up = True
+            link.ends.add(target.name)
+            target.links[link] = None
+            up = partial(self._observe_link, link, node, saw.LinkUp(target.name))
+            self._send(link, node, up, self._cluster.timing.link)
+
+    def say(self, node: Node, to: str | None, message: Message) -> None:
+        data = _encode_message(message)
+        if to is None:
+            links = list(node.inbound.values())
+        else:
+            links = [link for link in (node.dialled.get(to) or node.inbound.get(to),) if link is not None]
+        for link in links:
+            if link.up:
+                other = link.other(node)
+                self._send(link, other, partial(self._hear, link, node, other, data), self._cluster.timing.link)
+
+    def _send(self, link: Link, receiver: Node, act: Callable[[], None], delay: Range) -> None:
+        if not self.reachable(link.dialer, link.target):
+            link.held.append((receiver, act))
+            return
+        at = max(self._cluster.now + self._cluster.draw(delay), link.sent_until.get(receiver.name, 0.0))
+        link.sent_until[receiver.name] = at
+        self._cluster.after(at - self._cluster.now, self._arrive, link, receiver, act)
+
+    def _arrive(self, link: Link, receiver: Node, act: Callable[[], None]) -> None:
+        if receiver.name in link.ends:
+            self._cluster.give(receiver, act)
+
+    def _hear(self, link: Link, sender: Node, receiver: Node, data: bytes) -> None:
+        if receiver.name not in link.ends:
+            return
+        message = _decode_message(data)
+        receiver.heard[sender.name] = self._cluster.now
+        if isinstance(message, Hello):
+            # A link that was accepted has no name before its first message.
+            old = receiver.inbound.pop(sender.name, None)
+            if old is not None and old is not link:
+                self._drop(receiver, old)
+            receiver.inbound[sender.name] = link
+        self._cluster.observe(receiver, saw.Heard(sender.name, message))
+
+    def _observe_link(self, link: Link, node: Node, seen: saw.Observation) -> None:
+        if node.name in link.ends:
+            self._cluster.observe(node, seen)
+
+    def _link_down(self, link: Link, node: Node, gone: bool) -> None:
+        """`node` learns that this link is no more."""
+        if node.name not in link.ends or not node.alive:
+            return
+        named = link.dialer is node or node.inbound.get(link.dialer.name) is link
+        self._forget(node, link)
+        if named:
+            self._cluster.deliver(node, saw.LinkDown(link.other(node).name, gone))
+
+    def _forget(self, node: Node, link: Link) -> None:
+        link.ends.discard(node.name)
+        node.links.pop(link, None)
+        for held in (node.dialled, node.inbound):
+            if held.get(link.other(node).name) is link:
+                del held[link.other(node).name]
+
+    def hang_up(self, node: Node, other: str) -> None:
+        self._drop(node, node.dialled.get(other))
+
+    def _drop(self, node: Node, link: Link | None) -> None:
+        """This end is closed; the other end learns of it."""
+        if link is None:
+            return
+        self._forget(node, link)
+        if link.up:
+            other = link.other(node)
+            self._send(link, other, partial(self._link_down, link, other, False), self._cluster.timing.link)

@@ -1,0 +1,229 @@
+"""The simulated workers.
+
+They run until they are told to exit, fail, or are signalled; some ignore SIGTERM. Where they are coupled, the death of
+one is felt by the others of its world, who report a broken world or fail themselves. Where one hangs, all of its world
+wait for it, those too who come to a world in which it has a place. Who waits gets out of that when it is told to leave;
+some need a while.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from simulation.conditions import Range
+from softrun.agent import effects as do
+from softrun.agent import observations as saw
+from softrun.agent.engine import Stage
+from softrun.runtime.events import WorkerFault, WorkerState, WorkerStatus
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster, Node
+
+SIGKILL = 9
+NEVER_S = 1e9
+SLOW_TO_GET_OUT_S = 1.5
+
+
+@dataclass(eq=False)
+class Process:
+    """One worker process."""
+
+    node: Node
+    local_rank: int
+    launch: int
+    stubborn: bool
+    alive: bool = True
+    asked: bool = False  # a signal was sent to it
+    leaving: bool = False  # its script is through and about to exit 0
+    tells: list[do.Tell] = field(default_factory=list)
+    applied: int = 0  # how many of them it has obeyed
+    status: WorkerStatus = field(default_factory=WorkerStatus)
+    hung_since: float | None = None  # it makes no progress, and obeys nothing
+    stopped: bool = False  # because of a signal
+    has_hung: bool = False
+    shown: bool = False  # its agent has taken it for hung
+    failing: bool = False  # its agent ends it, and that is its failure
+    stuck_since: float | None = None  # it makes no progress until it is told to leave its world
+    out_at: float | None = None  # when it will have got out of that
+    ready_s: float = 0.0  # how long its imports take
+
+    @property
+    def name(self) -> str:
+        return f"{self.node.name}/{self.local_rank}"
+
+    @property
+    def last(self) -> do.Tell:
+        return self.tells[-1]
+
+    @property
+    def failed_itself(self) -> bool:
+        return not self.asked or (self.failing and self.node.engine.stage in (Stage.WAITING, Stage.WORKING))
+
+    @property
+    def entered(self) -> bool:
+        """It was told of a world, which who was started outside of one was not."""
+        return self.first_round > 0
+
+    @property
+    def first_round(self) -> int:
+        """Of the first world that it was told of."""
+        return next((tell.round for tell in self.tells if tell.state is WorkerState.HEALTHY), 0)
+
+    @property
+    def never_ready(self) -> bool:
+        """It was started outside, and its imports take for ever."""
+        return self.ready_s >= NEVER_S
+
+    @property
+    def stalled(self) -> bool:
+        return self.hung_since is not None or self.stuck_since is not None
+
+    def works_in(self, number: int) -> bool:
+        return self.alive and self.last.state is WorkerState.HEALTHY and self.last.round == number
+
+
+class Workers:
+    """All workers of all nodes; the methods are what agents do to them, and what can befall them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
+        cluster, timing = self._cluster, self._cluster.timing
+        for tell in tells:
+            process = Process(node, tell.local_rank, tell.launch, cluster.chance(cluster.habits.ignore_sigterm))
+            process.tells.append(tell)
+            node.processes[tell.local_rank] = process
+            outside = tell.state is WorkerState.PAUSED
+            ready_s = cluster.draw(timing.worker_ready if outside else timing.worker_seen)
+            process.ready_s = ready_s + (node.slow_to_ready_s if outside else 0.0)
+            cluster.after(process.ready_s, self._obey, process, 1)
+
+    def tell(self, node: Node, tell: do.Tell) -> None:
+        process = node.processes[tell.local_rank]
+        if process.launch != tell.launch:
+            return
+        cluster, habits = self._cluster, self._cluster.habits
+        process.tells.append(tell)
+        slow = (0.0, 4.0) if cluster.chance(habits.slow_to_leave) else (0.0, 0.0)
+        delay = cluster.draw(cluster.timing.worker_seen) + cluster.draw(slow)
+        if process.stuck_since is not None and process.out_at is None:
+            slow = (0.0, SLOW_TO_GET_OUT_S) if cluster.chance(habits.slow_to_get_out) else (0.0, 0.0)
+            out_s = cluster.draw(cluster.timing.worker_seen) + cluster.draw(slow)
+            process.out_at = cluster.now + out_s
+            cluster.after(out_s, self._freed, process)
+        if process.out_at is not None:
+            delay = max(delay, process.out_at - cluster.now)
+        cluster.after(delay, self._obey, process, len(process.tells))
+
+    def signal(self, process: Process, launch: int, signum: int) -> None:
+        if process.launch != launch:
+            return
+        fault, hard = process.status.fault, process.node.config.job.restart_policy == "hard"
+        due = process.shown or (hard and fault is not None and fault.round == process.last.round)
+        process.failing |= due and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
+        process.asked = True
+        if not process.alive:
+            return
+        if signum == SIGKILL:
+            self._cluster.after(self._cluster.draw(self._cluster.timing.worker_ends), self.end, process, -SIGKILL)
+        elif not process.stubborn:
+            code = 0 if self._cluster.chance(self._cluster.habits.exit_zero_on_sigterm) else -signum
+            self._cluster.after(self._cluster.draw(self._cluster.timing.worker_ends), self.end, process, code)
+
+    def look_at(self, node: Node, local_rank: int, launch: int) -> None:
+        process = node.processes[local_rank]
+        if process.alive and process.launch == launch:
+            stopped = process.hung_since if process.hung_since is not None else process.stuck_since
+            at = self._cluster.now if stopped is None else stopped
+            seen = saw.ProgressSeen(local_rank, launch, at + node.offset, process.stopped)
+            self._cluster.after(0.0, self._cluster.deliver, node, seen)
+
+    def _obey(self, process: Process, tells: int) -> None:
+        if process.alive and process.hung_since is None:
+            process.applied = max(process.applied, tells)
+            self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits)
+            here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
+            if here and any(peer.hung_since is not None for peer in self.world(process.last.round)):
+                process.stuck_since = self._cluster.now
+
+    def _freed(self, process: Process) -> None:
+        """It got out of what it waited in, and is on its way."""
+        process.stuck_since = process.out_at = None
+
+    def say(self, process: Process, **changes: Any) -> None:
+        process.status = process.status.model_copy(update=changes)
+        self._cluster.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, process.status))
+
+    def hang(self, process: Process, stopped: bool = False) -> None:
+        """It makes no progress any more, and soon nor do the others of its world, who wait for it."""
+        process.hung_since, process.has_hung, process.stopped = self._cluster.now, True, stopped
+        for peer in self.world(process.last.round):
+            if peer.hung_since is None and peer.stuck_since is None:
+                peer.stuck_since = self._cluster.now
+
+    def recover(self, process: Process) -> None:
+        """One that hung goes on, and does what it was told meanwhile."""
+        process.hung_since, process.stopped = None, False
+        for peer in self.world(process.last.round):
+            self._freed(peer)
+        self._obey(process, len(process.tells))
+
+    def end(self, process: Process, exitcode: int, because: str = "") -> None:
+        """The process ends by itself or by a signal."""
+        if not process.alive:
+            return
+        process.alive = False
+        for watcher in self._cluster.watchers:
+            watcher.worker_died(process, exitcode, because)
+        seen = saw.WorkerExited(process.local_rank, process.launch, exitcode)
+        seen_s = self._cluster.draw(self._cluster.timing.worker_seen)
+        self._cluster.after(seen_s, self._cluster.deliver, process.node, seen)
+        if exitcode != 0 or not process.leaving:
+            self.felt(process)
+
+    def say_broken(self, process: Process, number: int) -> None:
+        if process.alive and process.hung_since is None:
+            said = partial(self.say, process, broken_round=number)
+            self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), said)
+
+    def say_fault(self, process: Process, number: int, last_call_wait: float = 0.0, depth: int = 0) -> None:
+        """An exception: the worker lives, and its world is over."""
+        if process.alive and process.hung_since is None:
+            fault = WorkerFault(round=number, depth=depth)
+            said = partial(self.say, process, fault=fault, last_call_wait=last_call_wait)
+            self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), said)
+
+    def felt(self, lost: Process) -> None:
+        """The others of its world feel that it is gone."""
+        if not self._cluster.habits.coupled or lost.last.state is not WorkerState.HEALTHY:
+            return
+        for peer in self.world(lost.last.round):
+            if peer is not lost and peer.node.side == lost.node.side:
+                feels_s = self._cluster.draw(self._cluster.timing.peer_feels)
+                self._cluster.after(feels_s, self._feel, peer, lost.last.round, lost)
+
+    def _feel(self, peer: Process, number: int, lost: Process) -> None:
+        if not peer.works_in(number) or peer.leaving or peer.asked:
+            return
+        if self._cluster.chance(self._cluster.habits.fail_when_coupled):
+            self.end(peer, 1, because=lost.node.name)
+        else:
+            self.say_broken(peer, number)
+
+    def world(self, number: int) -> list[Process]:
+        """The processes that work in this world."""
+        return [p for node in self._cluster.nodes.values() for p in node.processes.values() if p.works_in(number)]
+
+    def finish(self, number: int, within: Range) -> None:
+        """Everybody in this world is through with the script, and exits 0; nobody is before all are there."""
+        world = self.world(number)
+        if any(process.applied < len(process.tells) for process in world):
+            self._cluster.after(0.1, self.finish, number, within)
+            return
+        for process in world:
+            if not process.asked:
+                process.leaving = True
+                self._cluster.after(self._cluster.draw(within), self.end, process, 0)
