@@ -8,6 +8,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from wrapped_ranks import Job, job
+
 from fake_agent import FakeAgent
 
 
@@ -16,3 +18,9 @@ def agent(tmp_path: Path) -> Iterator[FakeAgent]:
     agent = FakeAgent(tmp_path)
     yield agent
     agent.end()
+
+
+@pytest.fixture(name="job")
+def a_job(tmp_path: Path) -> Iterator[Job]:
+    with job(tmp_path) as made:
+        yield made

@@ -8,8 +8,10 @@ import functools
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -18,8 +20,10 @@ from gloo_ranks import Me, Rank
 from fake_agent import DEADLINE_S, an_event, an_info, wait_until
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.inprocess import Seat
 
 MET = "all are here"
+SHORT_S = 0.3  # for what must not happen
 
 Body = Callable[[Me], None]
 
@@ -136,6 +140,30 @@ def meet(me: Me) -> None:
     """So that what befalls one finds all at the same place."""
     me.say(MET)
     me.hear()
+
+
+def sit() -> None:
+    """As in a call that only a signal ends."""
+    time.sleep(3600)
+
+
+def reverse(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+    """Give the process that came last number 0."""
+    return tuple(replace(seat, rank=len(seats) - 1 - seat.initial_rank) for seat in seats)
+
+
+class Record:
+    """Callbacks that note that they were called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getitem__(self, name: str) -> Callable[[object], None]:
+        return lambda _: self.calls.append(name)
+
+
+class Stop(BaseException):
+    """As RestartAbort is, not an Exception."""
 
 
 def log_debug(name: str = "softrun") -> None:
