@@ -23,6 +23,8 @@ from softrun.runtime.abort import abort_all
 
 _fork = multiprocessing.get_context("fork")
 
+Sit = Callable[[], Any]
+
 
 class Me:
     """What a rank knows of itself."""
@@ -114,6 +116,19 @@ def ranks(body: Callable[[Me], None], size: int) -> Iterator[list[Rank]]:
     finally:
         for one in reversed(started):
             one.end_by_force()
+
+
+def run(body: Callable[[Me], Any], size: int = 1) -> list[Any]:
+    """What the ranks say when they are done."""
+
+    def and_say(me: Me) -> None:
+        me.say(body(me))
+
+    with ranks(and_say, size) as started:
+        said = [rank.says() for rank in started]
+        for rank in started:
+            rank.ends()
+    return said
 
 
 def _keep_a_store(me: Me) -> None:

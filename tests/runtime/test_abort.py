@@ -1,41 +1,31 @@
-"""Getting out of collectives of every kind of group, with real gloo ranks of which one is stopped."""
+"""Getting out of collectives of every kind of group, where a real gloo rank is stopped; what else an abort does."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import random
 import resource
-import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import Me, ranks
-from torch.distributed import distributed_c10d
+from gloo_ranks import Me, Sit, ranks, run
 from torch.distributed.device_mesh import init_device_mesh
 
-from fake_agent import DEADLINE_S, wait_until
+from fake_agent import DEADLINE_S
 from local_cluster import free_port
-from softrun.runtime import abort, noted
-from softrun.runtime.abort import AbortTransformerEngine, abort_all, abort_groups, add_abort, note_groups
+from softrun.runtime import noted
+from softrun.runtime.abort import abort_all, abort_groups, add_abort, note_groups
 from softrun.runtime.groups import leave_groups
-from softrun.runtime.sockets import open_sockets
 
 STOPPED = 3  # of four
-
-Sit = Callable[[], Any]
 
 
 def in_the_default_group(me: Me) -> Sit:
@@ -178,200 +168,6 @@ def test_whoever_sits_in_a_collective_is_freed(prepare: Callable[[Me], Sit], reh
             rank.ends()
 
 
-@contextlib.contextmanager
-def bystander() -> Iterator[None]:
-    """Connections of this process's own: one from before, and others that a thread opens all the time."""
-    ended = threading.Event()
-    broken: list[BaseException] = []
-
-    def open_and_use(listener: socket.socket) -> None:
-        opened: list[socket.socket] = []
-        try:
-            while not ended.wait(0.002) and len(opened) < 200:
-                ours = socket.create_connection(listener.getsockname(), timeout=DEADLINE_S)
-                theirs, _ = listener.accept()
-                opened += [ours, theirs]
-            for ours, theirs in zip(opened[::2], opened[1::2], strict=True):
-                use(ours, theirs)
-        except BaseException as error:
-            broken.append(error)
-        finally:
-            for one in opened:
-                one.close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
-        theirs, _ = listener.accept()
-        local = socket.socketpair()
-        thread = threading.Thread(target=open_and_use, args=(listener,), daemon=True)
-        thread.start()
-        with theirs, local[0], local[1]:
-            yield
-            ended.set()
-            thread.join(DEADLINE_S)
-            use(ours, theirs)
-            use(*local)
-    assert not broken, broken
-
-
-def use(ours: socket.socket, theirs: socket.socket) -> None:
-    for one, other in ((ours, theirs), (theirs, ours)):
-        other.settimeout(DEADLINE_S)
-        one.sendall(b"x")
-        assert other.recv(1) == b"x"
-
-
-def a_peer_that_never_comes(me: Me) -> Sit:
-    return lambda: me.build(size=2)
-
-
-def a_peer_that_never_calls(me: Me) -> Sit:
-    """It was stopped after it had published its address, which is greater than this rank's: that one waits."""
-    publish(me, "127.0.0.2", free_port())
-    return lambda: me.build(size=2)
-
-
-def a_peer_that_never_calls_while_the_store_is_stopped(me: Me) -> Sit:
-    """So this rank cannot learn what it has published itself."""
-    reading, writing = os.pipe()
-    keeper = os.fork()
-    if keeper == 0:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        os.write(writing, str(store.port).encode())
-        time.sleep(2 * DEADLINE_S)
-        os._exit(0)
-    sleepers.append(keeper)
-    there = Me(0, 2, int(os.read(reading, 8)), me.pipe)
-    publish(there, "127.0.0.2", free_port())
-    watched = there.store("first")
-
-    def stop() -> None:
-        wait_until(lambda: watched.check(["0//cpu//0/0"]), "what gloo publishes")
-        os.kill(keeper, signal.SIGSTOP)
-
-    def sit() -> None:
-        threading.Thread(target=stop, daemon=True).start()
-        there.build()
-
-    return sit
-
-
-def a_peer_that_does_not_answer(me: Me) -> Sit:
-    """Its host was lost after it had published its address, which is smaller than this rank's: that one calls."""
-    for port in range(0x4000, 0x7F00, 0x100):  # gloo compares the bytes in this machine's order
-        with contextlib.suppress(OSError):
-            listener = socket.create_server(("127.0.0.1", port), backlog=0)
-            break
-    kept_open.append(listener)
-    with contextlib.suppress(TimeoutError):
-        while True:
-            waiting = socket.socket()
-            kept_open.append(waiting)
-            waiting.settimeout(0.2)
-            waiting.connect(listener.getsockname())
-    publish(me, *listener.getsockname())
-    return lambda: me.build(size=2)
-
-
-def a_store_that_waits_for_peers(me: Me) -> Sit:
-    method = f"tcp://127.0.0.1:{free_port()}"
-    return lambda: dist.init_process_group("gloo", init_method=method, rank=0, world_size=2)
-
-
-def a_sub_group_that_a_peer_never_builds(me: Me) -> Sit:
-    build_with_a_sleeper(me)
-    return lambda: dist.new_group([0, 1])
-
-
-def a_split_that_a_peer_never_makes(me: Me) -> Sit:
-    build_with_a_sleeper(me)
-    group = distributed_c10d._get_default_group()
-    return lambda: group.split_group([0, 1], group_name="split", group_desc="split")
-
-
-kept_open: list[socket.socket] = []
-sleepers: list[int] = []
-
-
-def publish(me: Me, host: str, port: int) -> None:
-    """What rank 1 of two would, as gloo reads it."""
-    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(host)
-    record = struct.pack("=Q4sQ136s2q", 4, b"host", 136, address, 0, 1)
-    me.store("first").set("0//cpu//0/1", record)
-
-
-def build_with_a_sleeper(me: Me) -> None:
-    """The other rank is a fork of this one, which sleeps when the default group is built."""
-    sleeper = os.fork()
-    if sleeper == 0:
-        me.build(rank=1, size=2)
-        time.sleep(2 * DEADLINE_S)
-        os._exit(0)
-    sleepers.append(sleeper)
-    me.build(rank=0, size=2)
-
-
-def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
-    note_groups()
-    with bystander():
-        sit = prepare(me)
-        watcher = me.abort_when_told()
-        me.say("ready")
-        try:
-            sit()
-            dist.barrier()  # where it was built after all, it is of no use
-        except RuntimeError:
-            pass
-        else:
-            raise AssertionError("it is of use")
-        me.say(time.monotonic() - me.aborted_at)
-        watcher.join(DEADLINE_S)
-        leave_groups(in_trouble=True)
-        me.build("second", size=1)
-        dist.all_reduce(torch.ones(1))
-    for sleeper in sleepers:
-        os.kill(sleeper, signal.SIGKILL)
-    me.say("used")
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    "prepare",
-    [
-        a_peer_that_never_comes,
-        a_peer_that_never_calls,
-        a_peer_that_never_calls_while_the_store_is_stopped,
-        a_peer_that_does_not_answer,
-        a_store_that_waits_for_peers,
-        a_sub_group_that_a_peer_never_builds,
-        a_split_that_a_peer_never_makes,
-    ],
-)
-def test_whoever_builds_a_group_is_freed_and_no_bystander_is_harmed(prepare: Callable[[Me], Sit]) -> None:
-    with ranks(lambda me: build_in_vain(prepare, me), size=1) as (rank,):
-        assert rank.says() == "ready"
-        rank.sits()
-        assert rank.says_nothing(0.1)
-        rank.tell("abort")
-        freed_s = rank.says()
-        print(prepare.__name__, f"freed after {1000 * freed_s:.1f} ms")
-        assert freed_s < 5
-        assert rank.says() == "used"
-        rank.ends()
-
-
-def run(body: Callable[[Me], Any], size: int = 1) -> list[Any]:
-    """What the ranks say when they are done."""
-
-    def and_say(me: Me) -> None:
-        me.say(body(me))
-
-    with ranks(and_say, size) as started:
-        said = [rank.says() for rank in started]
-        for rank in started:
-            rank.ends()
-    return said
-
-
 BEFORE_SOFTRUN = """
 import sys, threading, torch, torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
@@ -447,90 +243,6 @@ def test_a_rank_that_is_not_stuck_is_not_harmed() -> None:
         assert sits.says() == "done"
 
 
-STRESS_S = 5.0
-
-
-def be_stressed(me: Me) -> tuple[int, int]:
-    """Two ranks build, use and leave groups while another thread of each aborts all the time."""
-    note_groups()
-    ended = threading.Event()
-
-    def abort_often() -> None:
-        pauses = random.Random(me.rank)
-        while not ended.wait(pauses.choice([0.0, 0.001, 0.1]) * pauses.random()):
-            abort_all()
-
-    aborting = threading.Thread(target=abort_often, daemon=True)
-    built = failed = 0
-    end = time.monotonic() + STRESS_S
-    with bystander():
-        aborting.start()
-        while time.monotonic() < end:
-            try:
-                # The other rank may be in another world already: then this one waits until it is aborted.
-                me.build(f"world {int(time.monotonic() * 10)}")
-                dist.all_reduce(torch.ones(10))
-                dist.all_reduce(torch.ones(10), group=dist.new_group([0, 1]))
-                built += 1
-            except (RuntimeError, ValueError):
-                failed += 1
-            leave_groups(in_trouble=bool(failed % 2))
-            distributed_c10d._world.group_count = 0
-        ended.set()
-        aborting.join(DEADLINE_S)
-    return built, failed
-
-
-@pytest.mark.processes
-def test_aborting_all_the_time_while_groups_are_built_used_and_left() -> None:
-    for built, failed in run(be_stressed, 2):
-        print(f"{built} times built and used, {failed} times not")
-        assert built > 0
-        assert failed > 10
-
-
-REBUILDS = 200
-
-
-def rebuild(me: Me) -> list[dict[str, int]]:
-    note_groups()
-    seen = []
-    for attempt in range(REBUILDS):
-        in_trouble = bool(attempt % 2)
-        me.build(f"world {attempt}")
-        group = dist.new_group([0, 1])
-        dist.all_reduce(torch.ones(10), group=group)
-        dist.all_reduce(torch.ones(10))
-        leave_groups(in_trouble=in_trouble)
-        del group
-        if not in_trouble:
-            seen.append(figures())
-    return seen
-
-
-def figures() -> dict[str, int]:
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {
-        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
-        "sockets": len(open_sockets()),
-        "threads": int(status["Threads"]),
-        "noted": len(noted._noted) + len(noted._left) + len(noted._builds),
-        "kB": int(status["VmRSS"].split()[0]),
-    }
-
-
-@pytest.mark.processes
-def test_nothing_leaks_when_groups_are_built_again_and_again() -> None:
-    for seen in run(rebuild, 2):
-        warm, last = seen[len(seen) // 4], seen[-1]
-        print("of", REBUILDS, "groups, after a quarter", warm, "at the end", last)
-        for what in ("descriptors", "sockets", "threads", "noted"):
-            half = len(seen) // 2
-            of_halves = [max(figure[what] for figure in part) for part in (seen[:half], seen[half:])]
-            assert of_halves[1] <= of_halves[0] + 2, what
-        assert last["kB"] - warm["kB"] < 4096
-
-
 def fork_with_a_group(me: Me) -> None:
     note_groups()
     me.build()
@@ -549,81 +261,6 @@ def fork_with_a_group(me: Me) -> None:
 @pytest.mark.processes
 def test_a_forked_child_does_not_cut_the_groups_of_its_parent() -> None:
     run(fork_with_a_group, 2)
-
-
-class ToyGroup(dist.ProcessGroup):
-    """A third party's process group, which is its own backend."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__(rank, size)
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def abort_toys(me: Me) -> None:
-    toys: list[ToyGroup] = []
-
-    def create(store: Any, rank: int, size: int, timeout: Any) -> ToyGroup:
-        toys.append(ToyGroup(rank, size))
-        return toys[-1]
-
-    note_groups()
-    dist.Backend.register_backend("toy", create, devices=["cpu"])
-    dist.init_process_group("toy", store=me.store("toys"), rank=0, world_size=1)
-    dist.new_group([0])
-    for thread in abort_groups():
-        thread.join(DEADLINE_S)
-    assert [toy.aborted for toy in toys] == [True, True]
-    assert dist.is_initialized(), "torch's registries are left alone"
-    assert list(noted.registered_groups()) == toys
-
-
-@pytest.mark.processes
-def test_a_group_of_a_third_party_is_aborted_by_its_own_abort() -> None:
-    run(abort_toys)
-
-
-def test_other_backends_are_aborted_by_their_own_abort_all_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As NCCL's, which cannot be had here: what a group of torch's has for each device, once."""
-    all_in_abort = threading.Barrier(2)
-
-    class Backend:
-        aborted = 0
-
-        def abort(self) -> None:
-            self.aborted += 1
-            all_in_abort.wait(DEADLINE_S)
-
-    class Broken:
-        def abort(self) -> None:
-            raise LookupError("a bug of the backend")
-
-    class Checked:
-        def __init__(self, backend: Backend) -> None:
-            self.wrapped_pg = backend
-
-    class Group:
-        def __init__(self, **backends: Any) -> None:
-            self._device_types = [torch.device(name) for name in backends]
-            self._backends = backends
-
-        def _get_backend(self, device: torch.device) -> Any:
-            return self._backends[device.type]
-
-    one, other = Backend(), Backend()
-    groups = [Group(cpu=one, cuda=one), Group(cuda=Checked(other)), Group(cuda=Broken())]
-    monkeypatch.setattr(distributed_c10d, "ProcessGroup", Group)
-    monkeypatch.setattr(abort, "registered_groups", lambda: dict.fromkeys(groups))
-    with caplog.at_level(logging.ERROR, "softrun.runtime"):
-        for thread in abort_groups():
-            thread.join(DEADLINE_S)
-    assert [one.aborted, other.aborted] == [1, 1]
-    assert not all_in_abort.broken
-    assert "a bug of the backend" in caplog.text
 
 
 def test_what_a_user_added_is_called_last_first_and_failures_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -647,16 +284,6 @@ def test_what_a_user_added_is_called_last_first_and_failures_stop_nothing(caplog
         remove()
     abort_all()
     assert len(called) == 3
-
-
-def test_the_buffers_of_transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    AbortTransformerEngine()()
-    destroyed: list[int] = []
-    module = types.ModuleType("transformer_engine.pytorch.module.base")
-    module.__dict__["destroy_ub"] = lambda: destroyed.append(1)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert AbortTransformerEngine()("state") == "state"
-    assert destroyed == [1]
 
 
 def test_nothing_is_imported() -> None:

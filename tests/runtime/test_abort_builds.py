@@ -1,0 +1,163 @@
+"""Getting out of building a group whose peers do not come, with a real gloo rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from bystander import bystander
+from gloo_ranks import Me, Sit, ranks
+from torch.distributed import distributed_c10d
+
+from fake_agent import DEADLINE_S, wait_until
+from local_cluster import free_port
+from softrun.runtime.abort import note_groups
+from softrun.runtime.groups import leave_groups
+
+
+def a_peer_that_never_comes(me: Me) -> Sit:
+    return lambda: me.build(size=2)
+
+
+def a_peer_that_never_calls(me: Me) -> Sit:
+    """It was stopped after it had published its address, which is greater than this rank's: that one waits."""
+    publish(me, "127.0.0.2", free_port())
+    return lambda: me.build(size=2)
+
+
+def a_peer_that_never_calls_while_the_store_is_stopped(me: Me) -> Sit:
+    """So this rank cannot learn what it has published itself."""
+    reading, writing = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writing, str(store.port).encode())
+        time.sleep(2 * DEADLINE_S)
+        os._exit(0)
+    sleepers.append(keeper)
+    there = Me(0, 2, int(os.read(reading, 8)), me.pipe)
+    publish(there, "127.0.0.2", free_port())
+    watched = there.store("first")
+
+    def stop() -> None:
+        wait_until(lambda: watched.check(["0//cpu//0/0"]), "what gloo publishes")
+        os.kill(keeper, signal.SIGSTOP)
+
+    def sit() -> None:
+        threading.Thread(target=stop, daemon=True).start()
+        there.build()
+
+    return sit
+
+
+def a_peer_that_does_not_answer(me: Me) -> Sit:
+    """Its host was lost after it had published its address, which is smaller than this rank's: that one calls."""
+    for port in range(0x4000, 0x7F00, 0x100):  # gloo compares the bytes in this machine's order
+        with contextlib.suppress(OSError):
+            listener = socket.create_server(("127.0.0.1", port), backlog=0)
+            break
+    kept_open.append(listener)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            waiting = socket.socket()
+            kept_open.append(waiting)
+            waiting.settimeout(0.2)
+            waiting.connect(listener.getsockname())
+    publish(me, *listener.getsockname())
+    return lambda: me.build(size=2)
+
+
+def a_store_that_waits_for_peers(me: Me) -> Sit:
+    method = f"tcp://127.0.0.1:{free_port()}"
+    return lambda: dist.init_process_group("gloo", init_method=method, rank=0, world_size=2)
+
+
+def a_sub_group_that_a_peer_never_builds(me: Me) -> Sit:
+    build_with_a_sleeper(me)
+    return lambda: dist.new_group([0, 1])
+
+
+def a_split_that_a_peer_never_makes(me: Me) -> Sit:
+    build_with_a_sleeper(me)
+    group = distributed_c10d._get_default_group()
+    return lambda: group.split_group([0, 1], group_name="split", group_desc="split")
+
+
+kept_open: list[socket.socket] = []
+sleepers: list[int] = []
+
+
+def publish(me: Me, host: str, port: int) -> None:
+    """What rank 1 of two would, as gloo reads it."""
+    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(host)
+    record = struct.pack("=Q4sQ136s2q", 4, b"host", 136, address, 0, 1)
+    me.store("first").set("0//cpu//0/1", record)
+
+
+def build_with_a_sleeper(me: Me) -> None:
+    """The other rank is a fork of this one, which sleeps when the default group is built."""
+    sleeper = os.fork()
+    if sleeper == 0:
+        me.build(rank=1, size=2)
+        time.sleep(2 * DEADLINE_S)
+        os._exit(0)
+    sleepers.append(sleeper)
+    me.build(rank=0, size=2)
+
+
+def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
+    note_groups()
+    with bystander():
+        sit = prepare(me)
+        watcher = me.abort_when_told()
+        me.say("ready")
+        try:
+            sit()
+            dist.barrier()  # where it was built after all, it is of no use
+        except RuntimeError:
+            pass
+        else:
+            raise AssertionError("it is of use")
+        me.say(time.monotonic() - me.aborted_at)
+        watcher.join(DEADLINE_S)
+        leave_groups(in_trouble=True)
+        me.build("second", size=1)
+        dist.all_reduce(torch.ones(1))
+    for sleeper in sleepers:
+        os.kill(sleeper, signal.SIGKILL)
+    me.say("used")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        a_peer_that_never_comes,
+        a_peer_that_never_calls,
+        a_peer_that_never_calls_while_the_store_is_stopped,
+        a_peer_that_does_not_answer,
+        a_store_that_waits_for_peers,
+        a_sub_group_that_a_peer_never_builds,
+        a_split_that_a_peer_never_makes,
+    ],
+)
+def test_whoever_builds_a_group_is_freed_and_no_bystander_is_harmed(prepare: Callable[[Me], Sit]) -> None:
+    with ranks(lambda me: build_in_vain(prepare, me), size=1) as (rank,):
+        assert rank.says() == "ready"
+        rank.sits()
+        assert rank.says_nothing(0.1)
+        rank.tell("abort")
+        freed_s = rank.says()
+        print(prepare.__name__, f"freed after {1000 * freed_s:.1f} ms")
+        assert freed_s < 5
+        assert rank.says() == "used"
+        rank.ends()

@@ -1,0 +1,105 @@
+"""Groups that are built, aborted and left again and again: nothing hangs, and nothing leaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from bystander import bystander
+from gloo_ranks import Me, run
+from torch.distributed import distributed_c10d
+
+from fake_agent import DEADLINE_S
+from softrun.runtime import noted
+from softrun.runtime.abort import abort_all, note_groups
+from softrun.runtime.groups import leave_groups
+from softrun.runtime.sockets import open_sockets
+
+STRESS_S = 5.0
+
+
+def be_stressed(me: Me) -> tuple[int, int]:
+    """Two ranks build, use and leave groups while another thread of each aborts all the time."""
+    note_groups()
+    ended = threading.Event()
+
+    def abort_often() -> None:
+        pauses = random.Random(me.rank)
+        while not ended.wait(pauses.choice([0.0, 0.001, 0.1]) * pauses.random()):
+            abort_all()
+
+    aborting = threading.Thread(target=abort_often, daemon=True)
+    built = failed = 0
+    end = time.monotonic() + STRESS_S
+    with bystander():
+        aborting.start()
+        while time.monotonic() < end:
+            try:
+                # The other rank may be in another world already: then this one waits until it is aborted.
+                me.build(f"world {int(time.monotonic() * 10)}")
+                dist.all_reduce(torch.ones(10))
+                dist.all_reduce(torch.ones(10), group=dist.new_group([0, 1]))
+                built += 1
+            except (RuntimeError, ValueError):
+                failed += 1
+            leave_groups(in_trouble=bool(failed % 2))
+            distributed_c10d._world.group_count = 0
+        ended.set()
+        aborting.join(DEADLINE_S)
+    return built, failed
+
+
+@pytest.mark.processes
+def test_aborting_all_the_time_while_groups_are_built_used_and_left() -> None:
+    for built, failed in run(be_stressed, 2):
+        print(f"{built} times built and used, {failed} times not")
+        assert built > 0
+        assert failed > 10
+
+
+REBUILDS = 200
+
+
+def rebuild(me: Me) -> list[dict[str, int]]:
+    note_groups()
+    seen = []
+    for attempt in range(REBUILDS):
+        in_trouble = bool(attempt % 2)
+        me.build(f"world {attempt}")
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(10), group=group)
+        dist.all_reduce(torch.ones(10))
+        leave_groups(in_trouble=in_trouble)
+        del group
+        if not in_trouble:
+            seen.append(figures())
+    return seen
+
+
+def figures() -> dict[str, int]:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+        "sockets": len(open_sockets()),
+        "threads": int(status["Threads"]),
+        "noted": len(noted._noted) + len(noted._left) + len(noted._builds),
+        "kB": int(status["VmRSS"].split()[0]),
+    }
+
+
+@pytest.mark.processes
+def test_nothing_leaks_when_groups_are_built_again_and_again() -> None:
+    for seen in run(rebuild, 2):
+        warm, last = seen[len(seen) // 4], seen[-1]
+        print("of", REBUILDS, "groups, after a quarter", warm, "at the end", last)
+        for what in ("descriptors", "sockets", "threads", "noted"):
+            half = len(seen) // 2
+            of_halves = [max(figure[what] for figure in part) for part in (seen[:half], seen[half:])]
+            assert of_halves[1] <= of_halves[0] + 2, what
+        assert last["kB"] - warm["kB"] < 4096
