@@ -14,13 +14,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from measured_steps import MeasuredSteps
 
 # Not in the environment that types are checked in.
 from nvidia_resiliency_ext.inprocess import CallWrapper, Wrapper  # type: ignore[import-not-found]
-from ordered_fault import OrderedFault
 from torch._C._distributed_c10d import PrefixStore, TCPStore
-
-STEP_S = 0.005
 
 
 def seconds(**values: float) -> dict[str, timedelta]:
@@ -60,9 +58,8 @@ SETTINGS: dict[str, tuple[dict[str, timedelta], timedelta | None]] = {
 
 settings, directory, store_port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 first_rank, first_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-fault = OrderedFault(directory, first_rank)
+steps = MeasuredSteps(directory)
 wrapper_settings, group_timeout = SETTINGS[settings]
-step = torch.zeros(1, dtype=torch.int64)
 
 
 def train(call_wrapper: CallWrapper | None = None) -> None:  # the wrapper wants a default, and replaces it
@@ -76,18 +73,12 @@ def train(call_wrapper: CallWrapper | None = None) -> None:  # the wrapper wants
         world_size=world_size,
         timeout=group_timeout,
     )
-    dist.broadcast(step, 0)
+    steps.heal()
     while True:
-        fault.befall()
-        time.sleep(STEP_S)
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        if total.item() != world_size:
-            raise AssertionError(f"summed {total.item()} over {world_size} ranks")
-        step.add_(1)
+        done = steps.take(world_size)
         # `round` is what local_cluster.py calls an iteration.
         line = {"mono": time.monotonic(), "pid": os.getpid(), "rank": rank, "world_size": world_size}
-        log.write(json.dumps({**line, "round": iteration, "iteration": iteration, "step": int(step)}) + "\n")
+        log.write(json.dumps({**line, "round": iteration, "iteration": iteration, "step": done}) + "\n")
 
 
 torch.set_num_threads(1)

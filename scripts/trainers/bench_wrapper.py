@@ -13,36 +13,27 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ordered_fault import OrderedFault
+from measured_steps import MeasuredSteps
 
 import softrun
 from softrun import WorkerEvent, WorkerState
 from softrun.runtime import World
 from softrun.runtime.inprocess import CallWrapper, Wrapper
 
-STEP_S = 0.005
-
 directory = Path(sys.argv[1])
 (directory / f"imported-{os.getpid()}").write_text(repr(time.monotonic()))
 wrapper = Wrapper(soft_timeout=timedelta(seconds=float(sys.argv[2]))) if len(sys.argv) > 2 else Wrapper()
-fault = OrderedFault(directory, int(os.environ["RANK"]))
-step = torch.zeros(1, dtype=torch.int64)
+steps = MeasuredSteps(directory)
 
 
 @wrapper
 def train(call: CallWrapper, world: World) -> None:
     dist.init_process_group("gloo")
-    dist.broadcast(step, 0)
+    steps.heal()
     while True:
-        fault.befall()
-        time.sleep(STEP_S)
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        if total.item() != world.world_size:
-            raise AssertionError(f"summed {total.item()} over {world.world_size} ranks")
-        step.add_(1)
+        done = steps.take(world.world_size)
         call.ping()
-        world.check(int(step))
+        world.check(done)
 
 
 def note(event: WorkerEvent) -> None:
