@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -84,15 +85,24 @@ def count_groups_anew() -> None:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """Whether the error, or what it came from, is what a process group raises when a peer is lost."""
+    """Whether the error, or what it came from, is what torch's groups and stores raise when a peer is lost."""
     from torch.distributed import DistError
 
+    return any(
+        isinstance(each, DistError)
+        or (isinstance(each, RuntimeError) and any(symptom in str(each) for symptom in _SYMPTOMS))
+        for each in _origins(error)
+    )
+
+
+def is_lost_connection(error: BaseException | None) -> bool:
+    """As is_lost_peer; or what other libraries raise then, and for connections that no peer has to do with."""
+    return is_lost_peer(error) or any(isinstance(each, ConnectionError) for each in _origins(error))
+
+
+def _origins(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, DistError | ConnectionError):
-            return True
-        if isinstance(error, RuntimeError) and any(symptom in str(error) for symptom in _SYMPTOMS):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False

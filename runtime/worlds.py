@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo
-from softrun.runtime.groups import build_group, is_lost_peer, leave_groups
+from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.noted import let_go
 from softrun.runtime.steplog import log_step
 from softrun.runtime.worker import last_event, ping, wait_for_world
@@ -135,7 +135,7 @@ class World:
             return False  # KeyboardInterrupt, SystemExit
         if self.changed:
             reason = "it changed"
-        elif is_lost_peer(error):
+        elif is_lost_connection(error):
             reason = "peers are lost"
         else:
             return False

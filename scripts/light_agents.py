@@ -59,8 +59,12 @@ class LightAgent:
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if not self.has_ended:
             raise TimeoutError(f"{self._thread.name} does not end")
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def post(self, observation: Observation) -> None:
         self._mailbox.post(observation)
@@ -107,7 +111,7 @@ def join_all(nodes: int, open_store: Callable[[str], Store], timeout_s: float = 
     for agent in agents:
         agent.start()
     while not all(agent.worlds and agent.worlds[-1][1] == nodes for agent in agents):
-        ended = [agent.result for agent in agents if agent.result is not None]
+        ended = [agent.result for agent in agents if agent.has_ended]
         if ended or time.monotonic() - began > timeout_s:
             worlds = Counter(agent.worlds[-1][:2] if agent.worlds else None for agent in agents)
             raise TimeoutError(f"no world of {nodes} in {timeout_s:g} s: ended are {ended}, in worlds {worlds}")

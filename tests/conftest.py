@@ -20,5 +20,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
     """One member that all tests share: it must not be harmed."""
-    with LocalEtcd(tmp_path_factory.mktemp("etcd")) as etcd:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd"), flags=["--unsafe-no-fsync"]) as etcd:
         yield etcd

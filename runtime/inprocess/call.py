@@ -29,7 +29,7 @@ from typing import Any
 from softrun.runtime.abort import abort_all
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
-from softrun.runtime.groups import build_group, has_group, is_lost_peer, leave_groups
+from softrun.runtime.groups import build_group, has_group, is_lost_connection, is_lost_peer, leave_groups
 from softrun.runtime.inprocess.initialize import RestartAbort
 from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, Place, take_seat
@@ -271,7 +271,7 @@ class Call:
         if not _agents_are_there():
             raise error
         info, round_ = self.session.event.worker_info, self.session.event.round
-        if is_lost_peer(error):
+        if is_lost_peer(error) or (self.session.changed and is_lost_connection(error)):
             _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
         else:
             text = "".join(traceback.format_exception(error))

@@ -66,7 +66,7 @@ def test_the_function_is_restarted_on_every_healthy_rank(cluster: LocalCluster, 
     assert firsts == ["1 RestartRequest", "1 ValueError", "1 ValueError", "1 RestartRequest"]
     for what, rank in {"sleep": 2, "livelock": 0}.items():
         training.befall({rank: what}, True)
-    for what, rank in {"lock": 2, "kill": 0, "stop": 1}.items():
+    for what, rank in {"lock": 2, "kill": 0, "stop": 1, "hang in abort": 3}.items():
         training.befall({rank: what}, False)
     assert node.process.poll() is None
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from bystander import bystander
-from gloo_ranks import Me, Sit, ranks
+from gloo_ranks import Me, Sit, ranks, run
 from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S, wait_until
@@ -161,3 +161,27 @@ def test_whoever_builds_a_group_is_freed_and_no_bystander_is_harmed(prepare: Cal
         assert freed_s < 5
         assert rank.says() == "used"
         rank.ends()
+
+
+def build_twice(me: Me) -> list[str]:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def noting(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    threading.Thread.start = noting  # type: ignore[method-assign]
+    note_groups()
+    for name in ("alone", "first", "second"):
+        me.build(name, *((0, 1) if name == "alone" else ()))
+        dist.all_reduce(torch.ones(1))
+        leave_groups(in_trouble=False)
+    return started
+
+
+@pytest.mark.processes
+def test_the_exception_that_an_abort_causes_is_rehearsed_once() -> None:
+    """The first one of a process takes 20 ms more than the others."""
+    for started in run(build_twice, 2):
+        assert started.count("softrun-rehearsal") == 1

@@ -13,15 +13,17 @@ import torch
 import torch.distributed as dist
 
 from softrun.runtime import World
-from softrun.runtime.inprocess import CallWrapper, State, Wrapper
+from softrun.runtime.inprocess import AbortProcessGroups, CallWrapper, Compose, State, Wrapper
 
 TOTAL, FAULTS = int(sys.argv[1]), Path(sys.argv[2])
 SECOND = timedelta(seconds=1)
 torch.set_num_threads(1)
 done = 0  # what lives on in this process
+abort_hangs = False
 
 
 def befall(what: str, call: CallWrapper) -> None:
+    global abort_hangs
     match what:
         case "exception":
             (FAULTS / "raised").touch()
@@ -31,6 +33,9 @@ def befall(what: str, call: CallWrapper) -> None:
                 time.sleep(0.01)
             time.sleep(0.1)  # others know by now
             raise ValueError("here as well")
+        case "hang in abort":
+            abort_hangs = True
+            raise ValueError("the abort that follows hangs")
         case "sleep":
             time.sleep(3600)
         case "livelock":
@@ -50,8 +55,14 @@ def note(state: State) -> None:
         lines.write(f"{state.iteration} {type(state.fn_exception).__name__}\n")
 
 
+def hang_if_told(state: State) -> None:
+    if abort_hangs:
+        time.sleep(3600)
+
+
 @Wrapper(
     initialize=note,
+    abort=Compose(hang_if_told, AbortProcessGroups()),
     soft_timeout=2 * SECOND,
     hard_timeout=3 * SECOND,
     termination_grace_time=0 * SECOND,
