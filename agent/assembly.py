@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import resource
 import selectors
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from softrun.agent.backends import Backend
@@ -22,6 +24,8 @@ from softrun.agent.store import StoreThreads
 from softrun.agent.supervisor import Supervisor
 from softrun.agent.worker_stores import WorkerStores
 from softrun.policies import RestartPolicyStrategy
+
+SWITCH_INTERVAL_S = 0.0005
 
 Observe = Callable[[Observation], None]
 
@@ -37,7 +41,7 @@ def run_agent(
     _allow_many_files()
     selector = selectors.DefaultSelector()
     mailbox = Mailbox(selector)
-    with SignalsToMailbox(signals, mailbox):
+    with _threads_in_turns(), SignalsToMailbox(signals, mailbox):
         links = Links(selector, backend.job, config.node, config.host, mailbox.put)
         store = StoreThreads(backend.open, mailbox.post)
         worker_stores = WorkerStores(mailbox.post)
@@ -53,6 +57,17 @@ def run_agent(
             supervisor.close()
             mailbox.close()
             selector.close()
+
+
+@contextmanager
+def _threads_in_turns() -> Iterator[None]:
+    """A store's answer is not left waiting for 5 ms, Python's default, while the loop is busy telling the workers."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _allow_many_files() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STEP_LOG = "SOFTRUN_STEP_LOG"
+POLL_S = 0.05  # what happens meanwhile has its own times, and looking costs those who are looked at
 _T = TypeVar("_T")
 
 
@@ -147,7 +148,7 @@ class LocalCluster:
             if time.monotonic() >= deadline:
                 logs = "\n".join(f"--- {node.name}\n{node.output()[-3000:]}" for node in self.nodes)
                 raise TimeoutError(f"not within {timeout_s:g} s: {what}\n{logs}")
-            time.sleep(0.005)
+            time.sleep(POLL_S)
 
     def wait_for_steps(self, workers: int, after: float = 0.0, each: int = 3, timeout_s: float = 60.0) -> list[Step]:
         """Until `workers` processes have each logged `each` steps in one world of just that size after `after`."""
