@@ -26,7 +26,7 @@ from softrun.agent.errors import SoftrunError
 from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
 from softrun.agent.processes import Function, Process, Program, is_stopped, signal_group
 from softrun.agent.worker_logs import WorkerLogs
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE, STATUS, ChannelError, EventWriter, default_root
+from softrun.runtime.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter, default_root
 from softrun.runtime.events import WorkerEvent, WorkerState
 from softrun.runtime.progress import STACKS_SIGNAL
 from softrun.runtime.watcher import DirectoryWatcher
@@ -100,7 +100,7 @@ class Supervisor:
         Raises ChannelError where they cannot be made, and SoftrunError where the process cannot.
         """
         if self._watcher is None:
-            self._watcher = DirectoryWatcher(self._directory, self._status_changed, recursive=True)
+            self._watcher = DirectoryWatcher(self._directory, self._rung)
             self._watcher.start()
         told = {tell.local_rank: tell for tell in order.tell}
         environments = {rank: self._environment(told.get(rank)) for rank in range(self._spec.local_world_size)}
@@ -249,11 +249,11 @@ class Supervisor:
 
     # --- what workers say
 
-    def _status_changed(self, path: Path) -> None:
+    def _rung(self, bell: Path) -> None:
         """In the watcher's thread."""
-        _, _, key = path.parent.name.partition("-")
+        _, _, key = bell.stem.partition("-")
         rank, _, launch = key.partition("-")
-        if path.name != STATUS or not (rank.isdigit() and launch.isdigit()):
+        if bell.suffix != BELL or not (rank.isdigit() and launch.isdigit()):
             return
         channel = self._channels.get((int(rank), int(launch)))
         status = channel.read_status() if channel is not None else None

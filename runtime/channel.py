@@ -5,12 +5,16 @@
         event-0000000002.json
         status.json
         progress                                        32 bytes of memory that both ends share
+    <root>/<its name>.said                              the worker's bell
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
               restarted worker is a new incarnation and gets a new directory: it can never read its predecessor's mail.
 Who writes.   Events: the agent only. Each is written under a temporary name (a leading dot) and renamed to its
               sequence number, which begins at 1 and only rises, without a gap: a reader sees all of an event or nothing
-              of it. The status: the worker only, written in the same way over its last one.
+              of it. The status: the worker only, written in the same way over its last one; then it rings its bell.
+Who is woken. Each end watches for files that are closed after they were written, the worker in its channel, the agent
+              among the bells of its workers. A file is closed after it was renamed. Notifications of renames are not
+              waited for: one of them is two, and watchdog holds the first back for 0.5 s where it reads them apart.
 Who reads.    Events: the worker, in order of their numbers; the last one holds. It may come late and it may be slow:
               it then sees the events that are still there. The status: the agent, which sees the newest only.
 Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
@@ -39,12 +43,12 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from softrun.runtime.directory import MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
+from softrun.runtime.directory import BELL, MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
 from softrun.runtime.events import WorkerEvent, WorkerStatus
 from softrun.runtime.progress import SIZE as PROGRESS_BYTES
 from softrun.runtime.progress import LastProgress, read_progress
 
-__all__ = ["ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
+__all__ = ["BELL", "ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
 
 ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
 KEPT = 16
@@ -130,6 +134,7 @@ class EventWriter:
             for name in self._directory.names():
                 if _is_ours(name):
                     self._directory.discard(name)
+            self._directory.bell.unlink(missing_ok=True)
             self.path.rmdir()
         except FileNotFoundError:
             pass
@@ -165,6 +170,7 @@ class EventReader:
 
     def write_status(self, status: WorkerStatus) -> None:
         self._directory.replace(STATUS, _encode("status", status))
+        self._directory.ring()
 
     def _next(self) -> int | None:
         if self._seen:

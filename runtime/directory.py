@@ -15,6 +15,8 @@ from pathlib import Path
 
 MAX_BYTES = 1 << 20  # RFC: "The size of the message between two processes will not be greater than 1 MiB."
 
+BELL = ".said"
+
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -114,9 +116,15 @@ class PrivateDirectory:
         temporary = f".{name}.new"
         try:
             self.discard(temporary)  # the remains of a writer that was killed here
-            self._fill(temporary, content)
-            # No fsync: a message outlives neither of its two ends, and both end with the host.
-            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                # No fsync: a message outlives neither of its two ends, and both end with the host.
+                os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            finally:
+                os.close(fd)  # under its name by now, and that is what wakes the other end
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.discard(temporary)
@@ -134,14 +142,24 @@ class PrivateDirectory:
         finally:
             os.close(fd)
 
-    def _fill(self, name: str, content: bytes) -> None:
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
+    def ring(self) -> None:
+        """Wake who watches the directory that this one is in."""
         try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-        finally:
-            os.close(fd)
+            fd = os.open(
+                self.bell,
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK,
+                0o600,
+            )
+            try:
+                os.write(fd, b".")  # who has no notifications looks at the time of the last change
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise ChannelError(f"{self.bell} cannot be written ({error.strerror}): free its file system") from error
+
+    @property
+    def bell(self) -> Path:
+        return self.path.with_name(self.path.name + BELL)
 
     def discard(self, name: str) -> None:
         """Remove a file if it is there."""

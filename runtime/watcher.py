@@ -18,26 +18,25 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class DirectoryWatcher:
-    """Calls `callback(path)` in a thread of its own soon after a file was renamed to, or made at, `path`.
+    """Calls `callback(path)` in a thread of its own soon after a file that was written to was closed at `path`.
 
     Names with a leading dot are temporary by the channel's protocol and are not reported. A call is a hint: one change
     may be reported twice, so the callback looks for itself. What happened before `start` returned may go unreported:
     look once after it. Where notifications cannot be had a poll takes over, and the log says so.
     """
 
-    def __init__(self, directory: Path, callback: Callable[[Path], None], *, recursive: bool = False) -> None:
+    def __init__(self, directory: Path, callback: Callable[[Path], None]) -> None:
         self._directory = directory
         self._callback = callback
-        self._recursive = recursive
         self._observer: BaseObserver | None = None
 
     def start(self) -> None:
         # Imported here: watchdog costs 25 ms, and most of what imports softrun.runtime never waits.
         try:
-            from watchdog.events import FileCreatedEvent, FileMovedEvent
+            from watchdog.events import FileClosedEvent
             from watchdog.observers.inotify import InotifyObserver
 
-            self._run(InotifyObserver(), [FileCreatedEvent, FileMovedEvent])
+            self._run(InotifyObserver(), [FileClosedEvent])
         except (ImportError, OSError) as error:
             from watchdog.observers.polling import PollingObserver
 
@@ -58,7 +57,7 @@ class DirectoryWatcher:
             observer.stop()
 
     def _run(self, observer: BaseObserver, kinds: list[type[FileSystemEvent]] | None) -> None:
-        observer.schedule(self._handler(), str(self._directory), recursive=self._recursive, event_filter=kinds)
+        observer.schedule(self._handler(), str(self._directory), event_filter=kinds)
         observer.start()
         self._observer = observer
 
