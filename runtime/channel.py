@@ -22,7 +22,7 @@ Who removes.  The agent: old events but the newest KEPT after each write, and th
 The progress is the worker's: it makes the file and maps it into its memory (`softrun.runtime.progress`); the agent
 reads it when it wants to know whether the worker goes on.
 
-Each other file is {"version": 1, "event": {...}} or {"version": 1, "status": {...}}. Unknown fields are passed over. A
+Each other file is {"version": 2, "event": {...}} or {"version": 2, "status": {...}}. Unknown fields are passed over. A
 higher version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
@@ -54,7 +54,7 @@ ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
 KEPT = 16
 STATUS = "status.json"
 PROGRESS = "progress"
-VERSION = 1
+VERSION = 2
 
 _EVENT_NAME = re.compile(r"event-(\d{10})\.json")
 _Message = TypeVar("_Message", bound=BaseModel)

@@ -294,7 +294,7 @@ def _rehearse() -> None:
 
     def fail() -> None:
         with suppress(RuntimeError):
-            sys.modules["torch"].empty(2).view(3)
+            sys.modules["torch"].empty(2, device="cpu").view(3)
 
     threading.Thread(target=fail, name="softrun-rehearsal", daemon=True).start()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_agent import an_event, an_info
-from softrun.runtime.channel import KEPT, MAX_BYTES, STATUS, EventReader, EventWriter, default_root
+from softrun.runtime.channel import KEPT, MAX_BYTES, STATUS, VERSION, EventReader, EventWriter, default_root
 from softrun.runtime.directory import ChannelError
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
@@ -180,7 +180,7 @@ def test_more_than_a_mebibyte_is_not_sent(writer: EventWriter) -> None:
 
 
 def test_a_higher_version_is_an_error_that_says_what_to_do(writer: EventWriter, reader: EventReader) -> None:
-    put(writer, 1, b'{"version": 2, "event": "whatever comes"}')
+    put(writer, 1, b'{"version": %d, "event": "whatever comes"}' % (VERSION + 1))
     with pytest.raises(ChannelError, match="install the same version of softrun"):
         reader.poll()
 
