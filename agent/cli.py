@@ -86,7 +86,8 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
         logs_class: Any = type(torch_config.logs_specs)
         fields["logs_specs"] = logs_class(log_dir=log_dir, local_ranks_filter=filtered or None, **streams)
     own = {name: getattr(args, name) for name in ("restart_policy", "worker_failure", "soft_timeout", "hard_timeout")}
-    config = LaunchConfig(**fields, **own)
+    own["preload"] = [name.strip() for name in args.preload.split(",") if name.strip()]
+    config = LaunchConfig(**fields, **own, warm_start=not args.no_warm_start)
     return config, entrypoint, script_args
 
 
@@ -149,6 +150,21 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="A worker that has made no progress for so long is ended, its stacks in its log, and that is its failure. "
         "By default never, but 60 s after it was told to leave its world.",
+    )
+    own.add_argument(
+        "--no-warm-start",
+        "--no_warm_start",
+        action="store_true",
+        help="Start each worker by itself, with its own imports. By default workers that are Python scripts are forked "
+        "from a process that has imported torch.",
+    )
+    own.add_argument(
+        "--preload",
+        action=EnvironmentDefault,
+        type=str,
+        default="",
+        metavar="MODULE,...",
+        help="What that process imports beside torch. A module that starts threads or CUDA cannot be among them.",
     )
     _abbreviate_only_torchs(parser, own)
     return parser

@@ -13,7 +13,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class LaunchConfig(TorchLaunchConfig):
     soft_timeout, hard_timeout: after how many seconds without progress a worker's world is formed anew, and after how
     many the worker is ended, which is its failure; None is never. Progress is that the main thread executes byte code,
     and the calls of `World.ping` where there are any; a worker shows it from its first question for a world on.
+    warm_start: fork workers that are Python scripts from a process that has imported torch, and what `preload` names.
 
     `monitor_interval` has a meaning for handlers of torch's kind only: nothing is polled here. Raises UsageError, a
     ValueError.
@@ -70,6 +71,8 @@ class LaunchConfig(TorchLaunchConfig):
     worker_failure: str = "no-replace"
     soft_timeout: float | None = None
     hard_timeout: float | None = None
+    warm_start: bool = True
+    preload: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -199,6 +202,7 @@ def _agent(
         worker_failure=config.worker_failure,
         soft_timeout=config.soft_timeout,
         hard_timeout=config.hard_timeout,
+        preload=config.preload if config.warm_start else None,
     )
 
 

@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -56,7 +56,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     """Runs the workers of one node. The arguments are torch's, and softrun's own:
 
     restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant. soft_timeout and
-    hard_timeout: how long, in seconds, a worker may make no progress, as `progress_limits` has it.
+    hard_timeout: how long, in seconds, a worker may make no progress, as `progress_limits` has it. preload: modules
+    that workers find imported beside torch, where they are Python scripts; None has each import what it needs.
 
     Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The signals that it
     handles are those that the environment variable TORCHELASTIC_SIGNALS_TO_HANDLE names, as with torch's.
@@ -79,6 +80,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         worker_failure: str = "no-replace",
         soft_timeout: float | None = None,
         hard_timeout: float | None = None,
+        preload: Sequence[str] | None = (),
     ) -> None:
         late = known_arguments(
             TorchLocalElasticAgent.__init__,
@@ -91,6 +93,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._policy_name, self._worker_failure = restart_policy, worker_failure
         self._policy = _load_policy(restart_policy, worker_failure)
         self._limits = progress_limits(soft_timeout, hard_timeout)
+        self._preload = preload
         self._handler = spec.rdzv_handler
         if not isinstance(self._handler, MeetingPlace) and restart_policy != "hard":
             raise UsageError(
@@ -226,7 +229,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             limits=self._limits,
         )
         logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
-        supervised = partial(Supervisor, spec, node, self._start_method, logs, self)
+        supervised = partial(Supervisor, spec, node, self._start_method, self._preload, logs, self)
         signals = os.environ.get(SIGNALS_VARIABLE, DEFAULT_SIGNALS).split(",")
         result, supervisor = run_agent(config, self._policy, backend, signals, supervised)
         return _outcome(result, supervisor)

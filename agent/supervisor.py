@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from softrun.agent.elastic import ProcessFailure, WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
 from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
 from softrun.agent.processes import Function, Process, Program, is_stopped, signal_group
+from softrun.agent.warm_start import Script, WarmStarts
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.runtime.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter, default_root
 from softrun.runtime.events import WorkerEvent, WorkerState
@@ -57,13 +59,15 @@ class Agent(Protocol):
 
 
 class Supervisor:
-    """`observe` is called in the driver's thread, `post` from any."""
+    """`observe` is called in the driver's thread, `post` from any. `preload` names the modules that workers find
+    imported, above torch; None has each of them import what it needs itself."""
 
     def __init__(
         self,
         spec: WorkerSpec,
         node: str,
         start_method: str,
+        preload: Sequence[str] | None,
         logs: WorkerLogs,
         agent: Agent,
         selector: selectors.BaseSelector,
@@ -80,6 +84,7 @@ class Supervisor:
         self._post = post
         self._directory = Path(tempfile.mkdtemp(prefix="softrun-", dir=default_root()))
         self._channels: dict[Key, EventWriter] = {}
+        self._waiting: dict[Key, Callable[[], None]] = {}  # to be started, once the template is ready
         self._processes: dict[Key, Process] = {}
         self._succeeded: dict[int, Process] = {}
         self._failed: dict[int, ProcessFailure] = {}  # by local rank, in the order in which they ended
@@ -91,6 +96,7 @@ class Supervisor:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._wardens = 0
         self._warden = self._start_warden()
+        self._template = self._start_template(preload)
 
     # --- what the driver asks for
 
@@ -113,9 +119,10 @@ class Supervisor:
             channel.write(_event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._node}
             self._error_files[key] = files.error_files.get(rank, "")
-            process = self._start(rank, env, files.stdouts[rank], files.stderrs[rank])
-            self._started(key, process)
-            self._agent.started(tell, process.pid, order.restarts_left)
+            self._waiting[key] = partial(
+                self._start, tell, env, files.stdouts[rank], files.stderrs[rank], order.restarts_left
+            )
+        self._start_waiting()
 
     def tell(self, tell: Tell) -> None:
         channel = self._channels.get((tell.local_rank, tell.launch))
@@ -148,6 +155,9 @@ class Supervisor:
                 os.kill(progress.pid, STACKS_SIGNAL)
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
+        if self._waiting.pop((local_rank, launch), None) is not None:
+            self._channels.pop((local_rank, launch)).remove()
+            self._observe(WorkerExited(local_rank, launch, -signum))
         process = self._processes.get((local_rank, launch))
         if process is not None:
             self._signalled.add((local_rank, launch))
@@ -169,6 +179,10 @@ class Supervisor:
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
+        if self._template is not None:
+            if not self._template.is_gone:
+                self._selector.unregister(self._template)
+            self._template.close()
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
@@ -202,13 +216,29 @@ class Supervisor:
             env |= _event(tell).environment()
         return env
 
-    def _start(self, local_rank: int, env: dict[str, str], out: str, err: str) -> Process:
-        spec = self._spec
-        args = tuple(macros.substitute(list(spec.args), str(local_rank)))
+    def _start_waiting(self) -> None:
+        """Start those that wait for the template, once nothing has to be waited for."""
+        if self._template is not None and self._template.is_getting_ready:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for start in waiting.values():
+            start()
+
+    def _start(self, tell: Tell, env: dict[str, str], out: str, err: str, restarts_left: int) -> None:
+        process = self._process(tell.local_rank, env, out, err)
+        key = (tell.local_rank, tell.launch)
+        self._processes[key] = process
+        pidfd = os.pidfd_open(process.pid)
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._process_ended(key, pidfd))
+        self._agent.started(tell, process.pid, restarts_left)
+
+    def _process(self, local_rank: int, env: dict[str, str], out: str, err: str) -> Process:
+        spec, args = self._spec, self._args(local_rank)
         try:
             if callable(spec.entrypoint):
                 return Function(self._start_method, spec.entrypoint, args, env, out, err, local_rank, spec.numa_options)
-            return Program(str(spec.entrypoint), args, env, out, err, local_rank, spec.numa_options)
+            warm = self._template.start(args, env, out, err) if self._template is not None else None
+            return warm or Program(str(spec.entrypoint), args, env, out, err, local_rank, spec.numa_options)
         except Exception as error:  # what a library raises that binds processes to processors, too
             reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             raise SoftrunError(
@@ -216,10 +246,25 @@ class Supervisor:
                 "limits and at --numa_binding, or correct the program"
             ) from error
 
-    def _started(self, key: Key, process: Process) -> None:
-        self._processes[key] = process
-        pidfd = os.pidfd_open(process.pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._process_ended(key, pidfd))
+    def _args(self, local_rank: int) -> tuple[str, ...]:
+        return tuple(str(arg) for arg in macros.substitute(list(self._spec.args), str(local_rank)))
+
+    def _start_template(self, preload: Sequence[str] | None) -> WarmStarts | None:
+        spec = self._spec
+        if preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
+            return None
+        script = Script.of(str(spec.entrypoint), self._args(0))
+        if script is None:
+            return None
+        template = WarmStarts(script.flags, {warden.VARIABLE: self._node}, preload)
+        self._selector.register(template, selectors.EVENT_READ, lambda _mask: self._template_says(template))
+        return template
+
+    def _template_says(self, template: WarmStarts) -> None:
+        template.listen()
+        if template.is_gone:
+            self._selector.unregister(template)
+        self._start_waiting()
 
     # --- ending
 

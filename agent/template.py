@@ -1,0 +1,187 @@
+"""The template: a process that has imported torch, and is forked into each worker that runs a Python script.
+
+It is run as a script (`python FLAGS template.py DESCRIPTOR PADDING MODULE...`) with the flags and the environment of
+the workers, so whatever Python reads when it starts is as theirs; PADDING makes room for their command lines. It has no
+thread and no CUDA. It is asked over a socket:
+
+    {"script": ...}  ──▶   {"pid": 123}   and, when that process has ended,   {"ended": 123, "code": -9}
+
+and says {"ready": true} first, or {"unfit": "why"} and ends. It ends when the other end of the socket is closed.
+
+What a forked worker then does is what Python does with a script, or with -m, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    del sys.path[0]  # this file's directory, which no worker shall import from
+
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import selectors
+import socket
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+MESSAGE_BYTES = 1 << 20
+
+
+def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
+    """Fork what is asked for. Returns in the forked processes only: with what they are to do."""
+    unfit = prepare(modules)
+    send(control, {"unfit": unfit} if unfit else {"ready": True})
+    if unfit:
+        os._exit(0)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ, 0)
+    while True:
+        for key, _ in selector.select():
+            if key.data:
+                _, status = os.waitpid(key.data, 0)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                send(control, {"ended": key.data, "code": os.waitstatus_to_exitcode(status)})
+                continue
+            request = control.recv(MESSAGE_BYTES)
+            if not request:
+                os._exit(0)
+            order: dict[str, Any] = json.loads(request)
+            pid = os.fork()
+            if pid == 0:
+                for number in [other.fd for other in selector.get_map().values()]:
+                    os.close(number)
+                control.detach()
+                selector.close()
+                return order
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+            send(control, {"pid": pid})
+
+
+def prepare(modules: list[str]) -> str:
+    """Import what the workers will. Returns why they cannot be forked, or nothing."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            return f"{name} cannot be imported ({type(error).__name__}: {error})"
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        return f"{', '.join(modules)} started {threads - 1} threads, which a fork does not have"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return f"{', '.join(modules)} initialised CUDA, which does not bear a fork"
+    gc.collect()
+    gc.freeze()
+    return ""
+
+
+def send(control: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        control.send(json.dumps(message).encode())
+    except OSError:
+        os._exit(0)  # nobody listens any more
+
+
+def become_worker(order: dict[str, Any]) -> None:
+    """Make the forked process as one that was started by itself: session, streams, environment, what Python knows."""
+    os.setsid()
+    os.chdir(order["directory"])
+    for number, path in ((1, order["out"]), (2, order["err"])):
+        if path:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            os.dup2(file, number)
+            os.close(file)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.stdout = sys.__stdout__ = anew(sys.stdout, 1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = anew(sys.stderr, 2)  # type: ignore[misc]
+    sys.argv = list(order["argv"])
+    sys.orig_argv = list(order["command"])
+    importlib.invalidate_caches()
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()  # torch's has a fixed seed, and the standard library sees to its own
+    show_command(order["command"])
+
+
+def anew(stream: Any, number: int) -> Any:
+    """The same stream on a descriptor that may be something else by now: line by line on a console only."""
+    if stream is None:
+        return None
+    raw = io.FileIO(number, "w", closefd=False)
+    raw.name = stream.name
+    binary: Any = raw if stream.write_through else io.BufferedWriter(raw)
+    text: Any = io.TextIOWrapper(
+        binary,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=number == 2 or raw.isatty(),
+        write_through=stream.write_through,
+    )
+    text.mode = "w"
+    return text
+
+
+def show_command(command: list[str]) -> None:
+    """What `ps` shows: the memory that holds this process's arguments has room for as many characters."""
+    import ctypes
+
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(os.fsencode(word) for word in command)[: end - begin - 1]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
+
+
+def run(order: dict[str, Any]) -> None:
+    """The script, or the module, as `__main__`."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    names = main.__dict__
+    names.update(__builtins__=__builtins__, __annotations__={})
+    safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    if order["is_module"]:
+        if not safe:
+            sys.path.insert(0, str(Path.cwd()))
+        runpy._run_module_as_main(order["script"])  # type: ignore[attr-defined]
+        return
+    path = order["script"]
+    if not safe:
+        sys.path.insert(0, str(Path(path).resolve().parent))
+    names.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), names)
+
+
+def end_with(error: BaseException) -> None:
+    """Have the interpreter end as it does with an exception that nobody caught, without showing frames of this file."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.excepthook(type(error), error, trace)
+    sys.excepthook = lambda *_: None
+    raise error.with_traceback(trace)
+
+
+def main() -> None:
+    show_command(["softrun template"])
+    order = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
+    become_worker(order)
+    try:
+        run(order)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        end_with(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""A worker that is forked from the template finds what one finds that is started by itself, and ends as that does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fake_agent import DEADLINE_S
+from softrun.agent.warm_start import Script, WarmStarts
+
+pytestmark = pytest.mark.processes
+
+LOOKS = """
+import faulthandler, gc, json, multiprocessing, os, resource, signal, sys, threading, warnings
+main = sys.modules["__main__"]
+def stream(s):
+    return [s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.fileno(),
+            type(s.buffer).__name__]
+print(json.dumps({
+    "main": {k: str(v) if k == "__loader__" else repr(v)[:60] for k, v in vars(main).items() if k.startswith("__")},
+    "loader": type(__loader__).__name__,
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": repr(sys.flags), "cwd": os.getcwd(),
+    "streams": [stream(sys.stdout), stream(sys.stderr), sys.stdin.name],
+    "same streams": sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__,
+    "signals": {s.name: str(signal.getsignal(s)) for s in signal.valid_signals() if isinstance(s, signal.Signals)},
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "umask": os.umask(0o22), "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "environment": dict(os.environ), "files": sorted(set(os.listdir("/proc/self/fd")) - {"3"}),
+    "thread": [threading.current_thread() is threading.main_thread(), threading.active_count()],
+    "process": [multiprocessing.current_process().name, repr(multiprocessing.parent_process())],
+    "start method": multiprocessing.get_start_method(True),
+    "faulthandler": faulthandler.is_enabled(), "gc": gc.isenabled(), "limits": resource.getrlimit(resource.RLIMIT_CORE),
+    "shown": open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"),
+    "recursion": sys.getrecursionlimit(), "excepthook": sys.excepthook is sys.__excepthook__,
+}))
+"""
+
+
+class Both:
+    """Runs a script in a fork and by itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.warm = WarmStarts(["-u"], {})
+
+    def run(self, *args: str, env: dict[str, str] | None = None) -> list[tuple[int, str, str]]:
+        """Its exit code and its output, warm and cold."""
+        return [self.run_warm(*args, env=env or {}), self.run_cold(*args, env=env or {})]
+
+    def run_warm(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
+        out, err = self.directory / "out", self.directory / "err"
+        while self.warm.is_getting_ready:
+            assert self.warm.listen(DEADLINE_S)
+        process = self.warm.start(["-u", *args], env, str(out), str(err))
+        assert process is not None
+        code = process.reap(DEADLINE_S)
+        assert code is not None
+        return code, out.read_text(), err.read_text()
+
+    def run_cold(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
+        out, err = self.directory / "out", self.directory / "err"
+        with out.open("w") as to_out, err.open("w") as to_err:
+            code = subprocess.Popen(
+                [sys.executable, "-u", *args],
+                env={**os.environ, **env},
+                stdout=to_out,
+                stderr=to_err,
+                start_new_session=True,
+            ).wait(DEADLINE_S)
+        return code, out.read_text(), err.read_text()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    both = Both(tmp_path_factory.mktemp("both"))
+    yield both
+    both.warm.close()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "script.py"
+
+
+def test_a_script_sees_the_same(both: Both, script: Path) -> None:
+    script.write_text(LOOKS)
+    warm, cold = both.run(str(script), "--lr", "0.1", "", env={"RANK": "3", "TORCHELASTIC_RUN_ID": "7"})
+    assert (warm[0], warm[2]) == (cold[0], cold[2]) == (0, "")
+    assert json.loads(warm[1]) == json.loads(cold[1])
+
+
+def test_a_module_sees_the_same(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(LOOKS)
+    monkeypatch.chdir(tmp_path)
+    warm, cold = both.run("-m", "package", "--lr", "0.1")
+    assert (warm[0], warm[2]) == (cold[0], cold[2]) == (0, "")
+    assert json.loads(warm[1]) == json.loads(cold[1])
+
+
+ENDS = {
+    "in order": "print('done')",
+    "with a code": "import sys; sys.exit(3)",
+    "with words": "import sys; sys.exit('no more')",
+    "at once": "import os; os._exit(4)",
+    "by a signal": "import os; os.kill(os.getpid(), 15)",
+    "by an exception": "def f():\n    raise ValueError('lost')\nf()",
+    "by a chain": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error",
+    "by a group": "raise ValueError('several') from ConnectionError(1)",
+    "by its syntax": "print('never')\nif:\n",
+    "by an interrupt": "raise KeyboardInterrupt",
+    "by an abort": "import faulthandler, os; faulthandler.enable(); os.abort()",
+    "by a hook": "import sys\nsys.excepthook = lambda *what: print('hooked', what[0])\nraise ValueError",
+    "after its threads": "import threading\nthreading.Timer(0.2, print, ['late']).start()",
+    "after its exits": "import atexit\natexit.register(print, 'left')\nraise SystemExit(5)",
+    "with children": (
+        "import multiprocessing as mp\n"
+        "def child(name): print('child', name, __name__ != '__main__', flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'fork', 'forkserver'):\n"
+        "        process = mp.get_context(method).Process(target=child, args=(method,))\n"
+        "        process.start(); process.join(); print(process.exitcode)\n"
+    ),
+    "with a warning": "import warnings; warnings.warn('old')",
+    "after standard streams": "import sys; print('a'); print('b', file=sys.stderr); sys.stdout.buffer.write(b'c')",
+}
+
+
+@pytest.mark.parametrize("source", ENDS.values(), ids=ENDS)
+def test_it_ends_in_the_same_way(both: Both, script: Path, source: str) -> None:
+    script.write_text(source)
+    warm, cold = both.run(str(script))
+    assert warm[:2] == cold[:2]
+    assert _told(warm[2]) == _told(cold[2])
+
+
+def _told(errors: str) -> str:
+    """Without the addresses of threads, and the frames below the script's of a dump by faulthandler."""
+    return re.sub(r"0x[0-9a-f]+|  File \".*/(template|runpy)\.py.*\n|Extension modules: .*\n", "", errors)
+
+
+def test_neighbours_import_what_they_did(both: Both, script: Path) -> None:
+    (script.parent / "neighbour.py").write_text("print(__name__)")
+    script.write_text("import neighbour")
+    warm, cold = both.run(str(script))
+    assert warm == cold == (0, "neighbour\n", "")
+
+
+def test_torch_is_there_and_chance_is_not_shared(both: Both, script: Path) -> None:
+    script.write_text(
+        "import sys; there = 'torch' in sys.modules\n"
+        "import random, numpy, torch\n"
+        "print(there, torch.initial_seed(), torch.cuda.is_initialized(), random.random(), numpy.random.random())"
+    )
+    first, second = (both.run_warm(str(script), env={})[1].split() for _ in range(2))
+    cold = both.run_cold(str(script), env={})[1].split()
+    assert first[:3] == second[:3] == ["True", cold[1], "False"]
+    assert len({*first[3:], *second[3:], *cold[3:]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "found"),
+    [
+        (sys.executable, ["-u", "train.py", "-m", "x"], Script(("-u",), False, "train.py", ("-m", "x"))),
+        (sys.executable, ["-u", "-W", "error", "-m", "a.b", "-u"], Script(("-u", "-W", "error"), True, "a.b", ("-u",))),
+        (sys.executable, ["-Xdev", "t.py"], Script(("-Xdev",), False, "t.py", ())),
+        (sys.executable, ["-c", "print()"], None),
+        (sys.executable, ["-i", "t.py"], None),
+        (sys.executable, ["-"], None),
+        (sys.executable, [], None),
+        ("/bin/sh", ["t.py"], None),
+    ],
+)
+def test_what_is_a_script(program: str, args: list[str], found: Script | None) -> None:
+    assert Script.of(program, args) == found
