@@ -72,6 +72,10 @@ def prepare(modules: list[str]) -> str:
             importlib.import_module(name)
         except Exception as error:
             return f"{name} cannot be imported ({type(error).__name__}: {error})"
+    # Threads that can be started again after a fork, OpenBLAS's, are ended before one.
+    if (rehearsal := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(rehearsal, 0)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"{', '.join(modules)} started {threads - 1} threads, which a fork does not have"
@@ -106,9 +110,11 @@ def become_worker(order: dict[str, Any]) -> None:
     sys.argv = list(order["argv"])
     sys.orig_argv = list(order["command"])
     importlib.invalidate_caches()
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()  # torch's has a fixed seed, and the standard library sees to its own
+    # Chance is each worker's own; the standard library sees to that by itself.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     show_command(order["command"])
 
 
@@ -166,6 +172,7 @@ def end_with(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
+    error = error.with_traceback(trace)
     sys.excepthook(type(error), error, trace)
     sys.excepthook = lambda *_: None
     raise error.with_traceback(trace)
