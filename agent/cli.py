@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softrun.agent import warm_start
 from softrun.agent.errors import SoftrunError, UsageError
 from softrun.policies import WorkerFailure, available_policies
 from softrun.runtime.channel import ChannelError
@@ -32,6 +33,7 @@ def main(argv: list[str]) -> int:
     """Run the launcher; returns its exit code. Every error but a worker's own is one line on standard error."""
     debug = os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
     _log_to_stderr(debug)
+    _begin_template(argv)
     _quieten_torch()
     from softrun.agent.elastic import ChildFailedError, SignalException, record
 
@@ -243,6 +245,21 @@ def _log_to_stderr(debug: bool) -> None:
     level = logging.getLevelName(os.environ.get("LOGLEVEL", "WARNING").upper())
     logger.setLevel(logging.DEBUG if debug else level if isinstance(level, int) else logging.WARNING)
     logger.propagate = False
+
+
+def _begin_template(argv: list[str]) -> None:
+    """Guess what workers are forked from, before torch is there to parse the line. A wrong guess costs time alone."""
+    guess = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
+    for flag in ("--no-warm-start", "--no-python", "--run-path", "--help", "--numa-binding"):
+        guess.add_argument(flag, flag[:3] + flag[3:].replace("-", "_"), dest="cold", action="store_true")
+    try:
+        known, rest = guess.parse_known_args(argv)
+    except argparse.ArgumentError:
+        return
+    if rest and not known.cold:
+        several = known.nproc_per_node != "1"
+        warm_start.begin({"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in os.environ else {})
 
 
 def _quieten_torch() -> None:

@@ -43,6 +43,7 @@ from softrun.agent.handler import JobOverError, JoinTimeoutError, MeetingPlace, 
 from softrun.agent.model import JobSettings
 from softrun.agent.supervisor import Supervisor
 from softrun.agent.timers import FILE_VARIABLE, start_timers
+from softrun.agent.warm_start import Template, template_for
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits
@@ -229,10 +230,19 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             limits=self._limits,
         )
         logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
-        supervised = partial(Supervisor, spec, node, self._start_method, self._preload, logs, self)
+
+        def supervised(*loop: Any) -> Supervisor:
+            return Supervisor(spec, node, self._start_method, self._template(spec), logs, self, *loop)
+
         signals = os.environ.get(SIGNALS_VARIABLE, DEFAULT_SIGNALS).split(",")
         result, supervisor = run_agent(config, self._policy, backend, signals, supervised)
         return _outcome(result, supervisor)
+
+    def _template(self, spec: WorkerSpec) -> Template | None:
+        """What workers are forked from, if they may be, and are no functions, which have ways of their own to start."""
+        if self._preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
+            return None
+        return template_for(str(spec.entrypoint), [str(arg) for arg in spec.args], self._preload)
 
     def _check_devices(self, spec: WorkerSpec) -> None:
         for local_rank in range(spec.local_world_size):

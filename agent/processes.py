@@ -32,8 +32,11 @@ class Process(Protocol):
 
     pid: int
 
+    def pidfd(self) -> int:
+        """A new descriptor of the process, which can be read when it has ended. To be asked for before `reap`."""
+
     def reap(self, timeout_s: float | None = None) -> int | None:
-        """Its exit code, negative for a signal, once it has ended; None if it has not within the time."""
+        """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
 
     def value(self) -> Any:
         """After it has exited 0: what the function returned; None for a program."""
@@ -63,6 +66,9 @@ class Program:
             numa_options=numa_options,
         ).proc
         self.pid: int = self._process.pid
+
+    def pidfd(self) -> int:
+        return os.pidfd_open(self.pid)
 
     def reap(self, timeout_s: float | None = None) -> int | None:
         try:
@@ -104,6 +110,9 @@ class Function:
         # A large value has to be taken while the process lives, and it may come slowly.
         self._reader = threading.Thread(target=self._read, name="softrun-result", daemon=True)
         self._reader.start()
+
+    def pidfd(self) -> int:
+        return os.pidfd_open(self.pid)
 
     def reap(self, timeout_s: float | None = None) -> int | None:
         self._process.join(timeout_s)

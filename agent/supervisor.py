@@ -14,19 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from softrun.agent import warden
 from softrun.agent.effects import Spawn, Tell
-from softrun.agent.elastic import ProcessFailure, WorkerSpec, macros
-from softrun.agent.errors import SoftrunError
+from softrun.agent.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
-from softrun.agent.processes import Function, Process, Program, is_stopped, signal_group
-from softrun.agent.warm_start import Script, WarmStarts
+from softrun.agent.processes import Process, is_stopped, signal_group
+from softrun.agent.starts import Key, Starts
+from softrun.agent.warm_start import Template
 from softrun.agent.worker_logs import WorkerLogs
 from softrun.runtime.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter, default_root
 from softrun.runtime.events import WorkerEvent, WorkerState
@@ -37,9 +37,6 @@ _FAREWELL_S = 1.0
 _WARDENS = 5
 
 logger = logging.getLogger("softrun")
-
-Key = tuple[int, int]
-"""local rank, launch."""
 
 
 class Agent(Protocol):
@@ -58,16 +55,25 @@ class Agent(Protocol):
         """A worker was paused, or ended."""
 
 
+@dataclass(frozen=True)
+class _Expected:
+    """A worker that is being started."""
+
+    tell: Tell
+    restarts_left: int
+    signals: list[int]
+    """What it is to get as soon as there is a process."""
+
+
 class Supervisor:
-    """`observe` is called in the driver's thread, `post` from any. `preload` names the modules that workers find
-    imported, above torch; None has each of them import what it needs itself."""
+    """`observe` is called in the driver's thread, `post` from any."""
 
     def __init__(
         self,
         spec: WorkerSpec,
         node: str,
         start_method: str,
-        preload: Sequence[str] | None,
+        template: Template | None,
         logs: WorkerLogs,
         agent: Agent,
         selector: selectors.BaseSelector,
@@ -75,8 +81,7 @@ class Supervisor:
         post: Callable[[Observation], None],
     ) -> None:
         self._spec = spec
-        self._node = node
-        self._start_method = start_method
+        self._mark = template.mark if template is not None else node
         self._logs = logs
         self._agent = agent
         self._selector = selector
@@ -84,10 +89,11 @@ class Supervisor:
         self._post = post
         self._directory = Path(tempfile.mkdtemp(prefix="softrun-", dir=default_root()))
         self._channels: dict[Key, EventWriter] = {}
-        self._waiting: dict[Key, Callable[[], None]] = {}  # to be started, once the template is ready
+        self._expected: dict[Key, _Expected] = {}  # have no process yet
         self._processes: dict[Key, Process] = {}
         self._succeeded: dict[int, Process] = {}
         self._failed: dict[int, ProcessFailure] = {}  # by local rank, in the order in which they ended
+        self._unreaped: set[Key] = set()  # have ended; how is not known yet
         self._signalled: set[Key] = set()
         self._error_files: dict[Key, str] = {}
         self._watcher: DirectoryWatcher | None = None
@@ -96,7 +102,7 @@ class Supervisor:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._wardens = 0
         self._warden = self._start_warden()
-        self._template = self._start_template(preload)
+        self._starts = Starts(spec, start_method, template, selector, self._started, self._reap_all)
 
     # --- what the driver asks for
 
@@ -117,12 +123,10 @@ class Supervisor:
             channel = EventWriter.create(self._directory / f"worker-{rank}-{tell.launch}")
             self._channels[key] = channel
             channel.write(_event(tell))
-            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._node}
+            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._mark}
             self._error_files[key] = files.error_files.get(rank, "")
-            self._waiting[key] = partial(
-                self._start, tell, env, files.stdouts[rank], files.stderrs[rank], order.restarts_left
-            )
-        self._start_waiting()
+            self._expected[key] = _Expected(tell, order.restarts_left, [])
+            self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
     def tell(self, tell: Tell) -> None:
         channel = self._channels.get((tell.local_rank, tell.launch))
@@ -155,12 +159,17 @@ class Supervisor:
                 os.kill(progress.pid, STACKS_SIGNAL)
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
-        if self._waiting.pop((local_rank, launch), None) is not None:
-            self._channels.pop((local_rank, launch)).remove()
+        key = (local_rank, launch)
+        if key in self._expected:
+            if not self._starts.cancel(key):
+                self._expected[key].signals.append(signum)
+                return
+            del self._expected[key]
+            self._channels.pop(key).remove()
             self._observe(WorkerExited(local_rank, launch, -signum))
-        process = self._processes.get((local_rank, launch))
+        process = self._processes.get(key)
         if process is not None:
-            self._signalled.add((local_rank, launch))
+            self._signalled.add(key)
             signal_group(process.pid, signum)
             if signum != signal.SIGKILL:
                 signal_group(process.pid, signal.SIGCONT)  # a stopped process takes no other signal
@@ -179,10 +188,7 @@ class Supervisor:
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
-        if self._template is not None:
-            if not self._template.is_gone:
-                self._selector.unregister(self._template)
-            self._template.close()
+        self._starts.close()
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
@@ -216,66 +222,32 @@ class Supervisor:
             env |= _event(tell).environment()
         return env
 
-    def _start_waiting(self) -> None:
-        """Start those that wait for the template, once nothing has to be waited for."""
-        if self._template is not None and self._template.is_getting_ready:
-            return
-        waiting, self._waiting = self._waiting, {}
-        for start in waiting.values():
-            start()
-
-    def _start(self, tell: Tell, env: dict[str, str], out: str, err: str, restarts_left: int) -> None:
-        process = self._process(tell.local_rank, env, out, err)
-        key = (tell.local_rank, tell.launch)
+    def _started(self, key: Key, process: Process) -> None:
+        expected = self._expected.pop(key)
         self._processes[key] = process
-        pidfd = os.pidfd_open(process.pid)
+        pidfd = process.pidfd()
         self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._process_ended(key, pidfd))
-        self._agent.started(tell, process.pid, restarts_left)
-
-    def _process(self, local_rank: int, env: dict[str, str], out: str, err: str) -> Process:
-        spec, args = self._spec, self._args(local_rank)
-        try:
-            if callable(spec.entrypoint):
-                return Function(self._start_method, spec.entrypoint, args, env, out, err, local_rank, spec.numa_options)
-            warm = self._template.start(args, env, out, err) if self._template is not None else None
-            return warm or Program(str(spec.entrypoint), args, env, out, err, local_rank, spec.numa_options)
-        except Exception as error:  # what a library raises that binds processes to processors, too
-            reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
-            raise SoftrunError(
-                f"worker {local_rank} could not be started ({spec.entrypoint}: {reason}): look at this machine's "
-                "limits and at --numa_binding, or correct the program"
-            ) from error
-
-    def _args(self, local_rank: int) -> tuple[str, ...]:
-        return tuple(str(arg) for arg in macros.substitute(list(self._spec.args), str(local_rank)))
-
-    def _start_template(self, preload: Sequence[str] | None) -> WarmStarts | None:
-        spec = self._spec
-        if preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
-            return None
-        script = Script.of(str(spec.entrypoint), self._args(0))
-        if script is None:
-            return None
-        template = WarmStarts(script.flags, {warden.VARIABLE: self._node}, preload)
-        self._selector.register(template, selectors.EVENT_READ, lambda _mask: self._template_says(template))
-        return template
-
-    def _template_says(self, template: WarmStarts) -> None:
-        template.listen()
-        if template.is_gone:
-            self._selector.unregister(template)
-        self._start_waiting()
+        self._agent.started(expected.tell, process.pid, expected.restarts_left)
+        for signum in expected.signals:
+            self.signal(*key, signum)
 
     # --- ending
 
     def _process_ended(self, key: Key, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        process = self._processes.pop(key)
+        self._unreaped.add(key)
+        self._reap_all()
+
+    def _reap_all(self) -> None:
+        for key in sorted(self._unreaped):
+            exitcode = self._processes[key].reap(0.0)
+            if exitcode is not None:
+                self._unreaped.discard(key)
+                self._reaped(key, self._processes.pop(key), exitcode)
+
+    def _reaped(self, key: Key, process: Process, exitcode: int) -> None:
         self._channels.pop(key).remove()
-        exitcode = process.reap()
-        if exitcode is None:
-            raise AssertionError("a worker ended and did not")
         local_rank, _ = key
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)
@@ -309,7 +281,7 @@ class Supervisor:
 
     def _start_warden(self) -> subprocess.Popen[bytes]:
         self._wardens += 1
-        command = [sys.executable, "-I", "-S", warden.__file__, self._node, str(self._directory)]
+        command = [sys.executable, "-I", "-S", warden.__file__, self._mark, str(self._directory)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         pidfd = os.pidfd_open(process.pid)
         self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._warden_ended(pidfd))

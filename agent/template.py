@@ -4,9 +4,10 @@ It is run as a script (`python FLAGS template.py DESCRIPTOR PADDING MODULE...`) 
 the workers, so whatever Python reads when it starts is as theirs; PADDING makes room for their command lines. It has no
 thread and no CUDA. It is asked over a socket:
 
-    {"script": ...}  ──▶   {"pid": 123}   and, when that process has ended,   {"ended": 123, "code": -9}
+    {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
+    {"script": ...}     ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9}
 
-and says {"ready": true} first, or {"unfit": "why"} and ends. It ends when the other end of the socket is closed.
+It ends when the other end of the socket is closed.
 
 What a forked worker then does is what Python does with a script, or with -m, in a process of its own.
 """
@@ -18,6 +19,7 @@ import sys
 if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
     del sys.path[0]  # this file's directory, which no worker shall import from
 
+import faulthandler
 import gc
 import importlib
 import io
@@ -25,6 +27,7 @@ import json
 import os
 import runpy
 import selectors
+import signal
 import socket
 import types
 from importlib.machinery import SourceFileLoader
@@ -32,11 +35,14 @@ from pathlib import Path
 from typing import Any
 
 MESSAGE_BYTES = 1 << 20
+LOAD_S = 300.0
 
 
 def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
-    """Fork what is asked for. Returns in the forked processes only: with what they are to do."""
-    unfit = prepare(modules)
+    """Fork what is asked for. Returns in the forked processes only, as workers: with what they are to do."""
+    # A signal to all processes of a job is for the workers: one that ends this one would lose their exit codes.
+    unblocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    unfit = load(modules) or load(json.loads(control.recv(MESSAGE_BYTES) or "{}").get("modules", [])) or why_unfit()
     send(control, {"unfit": unfit} if unfit else {"ready": True})
     if unfit:
         os._exit(0)
@@ -60,36 +66,46 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
                     os.close(number)
                 control.detach()
                 selector.close()
+                become_worker(order)
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 return order
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
-            send(control, {"pid": pid})
+            pidfd = os.pidfd_open(pid)
+            selector.register(pidfd, selectors.EVENT_READ, pid)
+            send(control, {"pid": pid}, pidfd)
 
 
-def prepare(modules: list[str]) -> str:
-    """Import what the workers will. Returns why they cannot be forked, or nothing."""
+def load(modules: list[str]) -> str:
+    """Import what the workers will. Returns why that cannot be, or nothing."""
+    faulthandler.dump_traceback_later(LOAD_S, exit=True)
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except BaseException as error:
             return f"{name} cannot be imported ({type(error).__name__}: {error})"
+    faulthandler.cancel_dump_traceback_later()
+    return ""
+
+
+def why_unfit() -> str:
+    """Why this process cannot be forked, or nothing."""
     # Threads that can be started again after a fork, OpenBLAS's, are ended before one.
     if (rehearsal := os.fork()) == 0:
         os._exit(0)
     os.waitpid(rehearsal, 0)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
-        return f"{', '.join(modules)} started {threads - 1} threads, which a fork does not have"
+        return f"what they import has started {threads - 1} threads, which a fork does not have"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return f"{', '.join(modules)} initialised CUDA, which does not bear a fork"
+        return "what they import has initialised CUDA, which does not bear a fork"
     gc.collect()
     gc.freeze()
     return ""
 
 
-def send(control: socket.socket, message: dict[str, Any]) -> None:
+def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
     try:
-        control.send(json.dumps(message).encode())
+        socket.send_fds(control, [json.dumps(message).encode()], descriptors)
     except OSError:
         os._exit(0)  # nobody listens any more
 
@@ -115,11 +131,13 @@ def become_worker(order: dict[str, Any]) -> None:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     show_command(order["command"])
 
 
 def anew(stream: Any, number: int) -> Any:
-    """The same stream on a descriptor that may be something else by now: line by line on a console only."""
+    """The same stream on a descriptor that may be something else by now."""
     if stream is None:
         return None
     raw = io.FileIO(number, "w", closefd=False)
@@ -130,7 +148,7 @@ def anew(stream: Any, number: int) -> Any:
         encoding=stream.encoding,
         errors=stream.errors,
         newline="\n",
-        line_buffering=number == 2 or raw.isatty(),
+        line_buffering=not stream.write_through and (number == 2 or raw.isatty()),
         write_through=stream.write_through,
     )
     text.mode = "w"
@@ -181,7 +199,6 @@ def end_with(error: BaseException) -> None:
 def main() -> None:
     show_command(["softrun template"])
     order = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
-    become_worker(order)
     try:
         run(order)
     except SystemExit:

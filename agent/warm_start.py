@@ -1,29 +1,32 @@
-"""Warm starts, the agent's side: workers are forked from a template, where that comes to the same as starting them.
+"""Warm starts, the agent's side: workers are forked from a template process, where that is the same as starting them.
 
-Where it does not, `WarmStarts.start` says why, once, and the worker is to be started by itself.
+Where it is not, `Template.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
+script that changes its environment before it imports torch finds that torch was imported before.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softrun.agent import template
+from softrun.agent import template, warden
 
-ANSWER_S = 5.0
 PRELOADED = ("torch", "softrun.runtime")
 PADDING = "-" * 4096
+SCRIPT_FLAGS = ("-u",)
+"""What torch's command line gives to Python before a script."""
 
 # What Python may be given before a script, and a template can be given as well.
 _FLAGS = frozenset({"-u", "-B", "-O", "-OO", "-E", "-I", "-s", "-S", "-b", "-bb", "-q", "-P"})
@@ -59,6 +62,8 @@ class Script:
             flags.append(words.pop(0))
             if flags[-1] in _FLAGS_WITH_VALUE and words:
                 flags.append(words.pop(0))
+            if flags[-1].endswith("importtime"):
+                return None  # it is about the imports that a fork spares
         is_module = words[:1] == ["-m"]
         words = words[is_module:]
         if not words or words[0].startswith("-"):
@@ -71,71 +76,101 @@ class Script:
         return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
 
 
-class WarmStarts:
-    """One template, which is started with this and ends with it."""
+class Template:
+    """A template process, which is started with this and ends with it. Register it with a selector for reading, and
+    call `listen` when it has something to say."""
 
-    def __init__(self, flags: Sequence[str], env: Mapping[str, str], preload: Sequence[str] = ()) -> None:
-        """`env`: above the agent's environment, what all workers have."""
-        self._environment = {**os.environ, **env}
-        self.is_getting_ready = True  # nothing can be started yet: `listen` when it has something to say
+    def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """`flags` are Python's; `env` stands above the environment of the agent."""
+        self.mark = secrets.token_hex(8)
+        """For the warden of those who are forked from it."""
+        self.flags = tuple(flags)
+        self.is_ready = False
         self.is_gone = False
-        self._forked: list[int] = []  # process ids that were not asked for yet
+        self._environment = {**os.environ, **(env or {}), warden.VARIABLE: self.mark}
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, *flags, template.__file__, str(theirs.fileno()), PADDING]
             self._process = subprocess.Popen(
-                [*command, *PRELOADED, *preload],
+                [sys.executable, *flags, template.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
                 env=self._environment,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
 
-    def start(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> WarmProcess | None:
-        """Fork a worker that runs this Python with these arguments, with `env` above the agent's environment, and its
-        output in the files `out` and `err`, or where the agent's goes. None where it must be started by itself."""
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import these as well. It is ready after this, and not before."""
+        self._send({"modules": list(modules)})
+
+    def ask(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> bool:
+        """Have a worker forked that runs this Python with these arguments, with `env` above the agent's environment and
+        its output in the files `out` and `err`, or where the agent's goes: `listen` gives those in the order in which
+        they were asked for. False where it must be started by itself."""
+        if self.is_gone:
+            return False
         script = Script.of(sys.executable, args)
         environment = {**os.environ, **env}
         if script is None or not script.is_source:
             self._tell(f"{' '.join(args[:2])} is no source file")
-            return None
-        if unfit := self._unfit_names(environment):
-            self._tell(f"the template started with another value of {unfit}, or Python cannot heed it after a fork")
-            return None
-        order = {
-            "is_module": script.is_module,
-            "script": script.name,
-            "argv": ["-m" if script.is_module else script.name, *script.args],
-            "command": [sys.executable, *args],
-            "environment": environment,
-            "directory": str(Path.cwd()),
-            "out": out,
-            "err": err,
-        }
-        if self.is_gone or not self._send(order):
-            return None
-        until = time.monotonic() + ANSWER_S
-        while not self._forked and self.listen(until - time.monotonic()):
-            pass
-        return WarmProcess(self, self._forked.pop(0)) if self._forked else None
+        elif names := self.differing(environment):
+            self._tell(
+                f"{names} is not what it was for the process that they would be forked from, or is for one alone"
+            )
+        else:
+            return self._send(
+                {
+                    "is_module": script.is_module,
+                    "script": script.name,
+                    "argv": ["-m" if script.is_module else script.name, *script.args],
+                    "command": [sys.executable, *args],
+                    "environment": environment,
+                    "directory": str(Path.cwd()),
+                    "out": out,
+                    "err": err,
+                }
+            )
+        return False
 
-    def exit_code(self, pid: int, timeout_s: float | None) -> int | None:
-        """Of a process that was forked; None if it has not ended within the time."""
-        until = time.monotonic() + (ANSWER_S if timeout_s is None else timeout_s)
-        while pid not in self._ended and self.listen(until - time.monotonic()):
-            pass
+    def listen(self, for_s: float = 0.0) -> Forked | None:
+        """Take in one thing that the template says, if it says one within that time: a worker, where it forked one."""
+        self._control.settimeout(max(0.001, for_s))
+        try:
+            message, pidfds, _, _ = socket.recv_fds(self._control, template.MESSAGE_BYTES, 1)
+        except TimeoutError:
+            return None
+        except OSError:
+            message, pidfds = b"", []
+        said: dict[str, Any] = json.loads(message) if message else {}
+        match said:
+            case {"ready": True}:
+                self.is_ready = True
+            case {"pid": int(pid)}:
+                return Forked(self, pid, pidfds[0])
+            case {"ended": int(pid), "code": int(code)}:
+                self._ended[pid] = code
+            case _:
+                self.is_gone = True
+                self._tell(said.get("unfit", "the process that they are forked from has ended"))
+        return None
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a process that was forked and has ended; None while the template has not said it."""
         if pid not in self._ended and self.is_gone:
-            return -signal.SIGKILL  # nobody knows how: the template that had it was killed
+            return -signal.SIGKILL  # nobody knows: the template was killed
         return self._ended.pop(pid, None)
 
     def close(self) -> None:
-        """After every worker has ended."""
         self.is_gone = True
         self._control.close()
+        self._process.kill()  # it may be at its imports
         self._process.wait()
 
-    def _unfit_names(self, environment: Mapping[str, str]) -> str:
+    def differing(self, environment: Mapping[str, str]) -> str:
+        """The names of variables because of which a process with this environment cannot be forked from it."""
         return ", ".join(
             sorted(
                 name
@@ -150,52 +185,57 @@ class WarmStarts:
             self._told.add(why)
             logger.warning("workers start cold, each with its own imports: %s", why)
 
-    def fileno(self) -> int:
-        """Of what becomes readable when there is something to listen to."""
-        return self._control.fileno()
-
-    def listen(self, for_s: float = 0.0) -> bool:
-        """Take in one thing that the template says; False if it says nothing in that time, or nothing any more."""
-        if self.is_gone:
-            return False
-        self._control.settimeout(max(0.001, for_s))
-        try:
-            message = self._control.recv(template.MESSAGE_BYTES)
-        except TimeoutError:
-            return False
-        except OSError:
-            message = b""
-        said: dict[str, Any] = json.loads(message) if message else {}
-        match said:
-            case {"ready": True}:
-                self.is_getting_ready = False
-            case {"pid": int(pid)}:
-                self._forked.append(pid)
-            case {"ended": int(pid), "code": int(code)}:
-                self._ended[pid] = code
-            case _:
-                self.is_gone, self.is_getting_ready = True, False
-                self._tell(said.get("unfit", "the template has ended"))
-        return not self.is_gone
-
     def _send(self, order: dict[str, Any]) -> bool:
         try:
             self._control.send(json.dumps(order).encode())
         except OSError as error:
-            self._tell(f"the template cannot be asked ({error.strerror})")
+            self._tell(f"the process that they are forked from cannot be asked ({error.strerror})")
             return False
         return True
 
 
-class WarmProcess:
+class Forked:
     """A worker that was forked from the template, whose child it is."""
 
-    def __init__(self, template: WarmStarts, pid: int) -> None:
+    def __init__(self, template: Template, pid: int, pidfd: int) -> None:
         self._template = template
+        self._pidfd = pidfd
         self.pid = pid
 
-    def reap(self, timeout_s: float | None = None) -> int | None:
-        return self._template.exit_code(self.pid, timeout_s)
+    def pidfd(self) -> int:
+        return self._pidfd
+
+    def reap(self, _timeout_s: float | None = None) -> int | None:
+        return self._template.exit_code(self.pid)
 
     def value(self) -> None:
         return None
+
+
+_begun: list[Template] = []
+
+
+def begin(env: Mapping[str, str]) -> None:
+    """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
+    what the agent's environment is going to have."""
+    template = Template(SCRIPT_FLAGS, env)
+    _begun.append(template)
+    atexit.register(template.close)
+
+
+def template_for(program: str, args: Sequence[str], preload: Sequence[str]) -> Template | None:
+    """The template of workers that run this program: the one that was begun, or a new one. None if it cannot have one,
+    which is said."""
+    script = Script.of(program, args)
+    begun = _begun.pop() if _begun else None
+    if begun is not None:
+        atexit.unregister(begun.close)
+        if script is None or begun.flags != script.flags or begun.differing(os.environ | {warden.VARIABLE: begun.mark}):
+            begun.close()
+            begun = None
+    if script is None:
+        logger.warning("workers start cold, each with its own imports: %s is no Python script", program)
+        return None
+    found = begun or Template(script.flags)
+    found.load(preload)
+    return found

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-
-from softrun.agent.warm_start import Script, WarmStarts
+from softrun.agent import warden
+from softrun.agent.warm_start import Script, Template
 
 pytestmark = pytest.mark.processes
 
@@ -26,7 +26,7 @@ def stream(s):
     return [s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.fileno(),
             type(s.buffer).__name__]
 print(json.dumps({
-    "main": {k: str(v) if k == "__loader__" else repr(v)[:60] for k, v in vars(main).items() if k.startswith("__")},
+    "main": {k: repr(v).partition(" at 0x")[0] for k, v in vars(main).items() if k.startswith("__")},
     "loader": type(__loader__).__name__,
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": repr(sys.flags), "cwd": os.getcwd(),
     "streams": [stream(sys.stdout), stream(sys.stderr), sys.stdin.name],
@@ -51,7 +51,8 @@ class Both:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # it changes all the time
-        self.warm = WarmStarts(["-u"], {})
+        self.template = Template(["-u"])
+        self.template.load([])
 
     def run(self, *args: str, env: dict[str, str] | None = None) -> list[tuple[int, str, str]]:
         """Its exit code and its output, warm and cold."""
@@ -60,20 +61,26 @@ class Both:
     def run_warm(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
         out, err = self.directory / "out", self.directory / "err"
         os.environ.pop("PYTEST_CURRENT_TEST", None)
-        while self.warm.is_getting_ready:
-            assert self.warm.listen(DEADLINE_S)
-        process = self.warm.start(["-u", *args], env, str(out), str(err))
-        assert process is not None
-        code = process.reap(DEADLINE_S)
-        assert code is not None
+        assert self.template.ask(["-u", *args], self.marked(env), str(out), str(err))
+        process = code = None
+        while process is None:
+            process = self.template.listen(DEADLINE_S)
+            assert not self.template.is_gone
+        while code is None:
+            assert self.template.listen(DEADLINE_S) is None
+            code = process.reap()
+        os.close(process.pidfd())
         return code, out.read_text(), err.read_text()
+
+    def marked(self, env: dict[str, str]) -> dict[str, str]:
+        return env | {warden.VARIABLE: self.template.mark}
 
     def run_cold(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
         out, err = self.directory / "out", self.directory / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
             code = subprocess.Popen(
                 [sys.executable, "-u", *args],
-                env={**os.environ, **env},
+                env={**os.environ, **self.marked(env)},
                 stdout=to_out,
                 stderr=to_err,
                 start_new_session=True,
@@ -85,7 +92,7 @@ class Both:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     both = Both(tmp_path_factory.mktemp("both"))
     yield both
-    both.warm.close()
+    both.template.close()
 
 
 @pytest.fixture
@@ -134,6 +141,7 @@ ENDS = {
         "        process.start(); process.join(); print(process.exitcode)\n"
     ),
     "with a warning": "import warnings; warnings.warn('old')",
+    "after a signal that is blocked": "import signal; signal.pthread_sigmask(0, [15]); signal.raise_signal(15); print(1)",
     "after standard streams": "import sys; print('a'); print('b', file=sys.stderr); sys.stdout.buffer.write(b'c')",
 }
 
@@ -147,8 +155,8 @@ def test_it_ends_in_the_same_way(both: Both, script: Path, source: str) -> None:
 
 
 def _told(errors: str) -> str:
-    """Without the addresses of threads, and the frames below the script's of a dump by faulthandler."""
-    return re.sub(r"0x[0-9a-f]+|  File \".*/(template|runpy)\.py.*\n|Extension modules: .*\n", "", errors)
+    """Without the addresses of threads, and from a dump by faulthandler the frames below the script's."""
+    return re.sub(r"0x[0-9a-f]+|  File \".*/(template|runpy)\.py.*\n|\n?Extension modules: .*\n", "", errors)
 
 
 def test_neighbours_import_what_they_did(both: Both, script: Path) -> None:
