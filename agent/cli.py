@@ -10,11 +10,12 @@ import sys
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softrun.agent import warm_start
 from softrun.agent.errors import SoftrunError, UsageError
+from softrun.agent.warm_start import begun
 from softrun.policies import WorkerFailure, available_policies
 from softrun.runtime.channel import ChannelError
 
@@ -33,8 +34,12 @@ def main(argv: list[str]) -> int:
     """Run the launcher; returns its exit code. Every error but a worker's own is one line on standard error."""
     debug = os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
     _log_to_stderr(debug)
-    _begin_template(argv)
-    _quieten_torch()
+    with _template(argv):
+        _quieten_torch()
+        return _report(argv, debug)
+
+
+def _report(argv: list[str], debug: bool) -> int:
     from softrun.agent.elastic import ChildFailedError, SignalException, record
 
     try:
@@ -95,7 +100,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
 
 def build_parser() -> argparse.ArgumentParser:
     """torchrun's parser with a group of our own."""
-    from softrun.agent.elastic import EnvironmentDefault, get_args_parser
+    from softrun.agent.elastic import EnvironmentDefault, FlagInEnvironment, get_args_parser
 
     parser = get_args_parser()
     parser.prog = "softrun"
@@ -156,7 +161,7 @@ def build_parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--no-warm-start",
         "--no_warm_start",
-        action="store_true",
+        action=FlagInEnvironment,
         help="Start each worker by itself, with its own imports. By default workers that are Python scripts are forked "
         "from a process that has imported torch.",
     )
@@ -247,19 +252,20 @@ def _log_to_stderr(debug: bool) -> None:
     logger.propagate = False
 
 
-def _begin_template(argv: list[str]) -> None:
+def _template(argv: list[str]) -> AbstractContextManager[None]:
     """Guess what workers are forked from, before torch is there to parse the line. A wrong guess costs time alone."""
     guess = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
-    for flag in ("--no-warm-start", "--no-python", "--run-path", "--help", "--numa-binding"):
-        guess.add_argument(flag, flag[:3] + flag[3:].replace("-", "_"), dest="cold", action="store_true")
+    for flag in ("--no-warm-start", "--no-python", "--run-path", "--numa-binding", "--help"):
+        guess.add_argument(flag, "--" + flag[2:].replace("-", "_"), dest="cold", action="store_true")
     try:
         known, rest = guess.parse_known_args(argv)
     except argparse.ArgumentError:
-        return
-    if rest and not known.cold:
-        several = known.nproc_per_node != "1"
-        warm_start.begin({"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in os.environ else {})
+        return nullcontext()
+    if not rest or known.cold or "PET_NO_WARM_START" in os.environ:
+        return nullcontext()
+    sets_threads = known.nproc_per_node != "1" and "OMP_NUM_THREADS" not in os.environ
+    return begun({"OMP_NUM_THREADS": "1"} if sets_threads else {})
 
 
 def _quieten_torch() -> None:

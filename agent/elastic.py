@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch.distributed.argparse_util import check_env as FlagInEnvironment  # noqa: N812 - another
 from torch.distributed.argparse_util import env as EnvironmentDefault  # noqa: N812 - it is a class, an argparse action
 from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.api import WorkerState as WorkerGroupState
@@ -46,6 +47,7 @@ __all__ = [
     "EnvironmentDefault",
     "EventSource",
     "FileTimerServer",
+    "FlagInEnvironment",
     "LogsDest",
     "LogsSpecs",
     "MetricsConfig",

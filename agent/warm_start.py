@@ -6,7 +6,6 @@ script that changes its environment before it imports torch finds that torch was
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -16,12 +15,14 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softrun.agent import template, warden
+from softrun.agent import template as program
+from softrun.agent import warden
 
 PRELOADED = ("torch", "softrun.runtime")
 PADDING = "-" * 4096
@@ -52,10 +53,10 @@ class Script:
     args: tuple[str, ...]
 
     @classmethod
-    def of(cls, program: str, args: Sequence[str]) -> Script | None:
+    def of(cls, entrypoint: str, args: Sequence[str]) -> Script | None:
         """None where that runs no script with this Python."""
         words = list(args)
-        if program != sys.executable:
+        if entrypoint != sys.executable:
             return None
         flags: list[str] = []
         while words and (words[0] in _FLAGS or words[0].startswith(_FLAGS_WITH_VALUE)):
@@ -93,7 +94,7 @@ class Template:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, *flags, template.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
+                [sys.executable, *flags, program.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
                 env=self._environment,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -139,7 +140,7 @@ class Template:
         """Take in one thing that the template says, if it says one within that time: a worker, where it forked one."""
         self._control.settimeout(max(0.001, for_s))
         try:
-            message, pidfds, _, _ = socket.recv_fds(self._control, template.MESSAGE_BYTES, 1)
+            message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
         except TimeoutError:
             return None
         except OSError:
@@ -215,27 +216,28 @@ class Forked:
 _begun: list[Template] = []
 
 
-def begin(env: Mapping[str, str]) -> None:
+@contextmanager
+def begun(env: Mapping[str, str]) -> Iterator[None]:
     """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
-    what the agent's environment is going to have."""
-    template = Template(SCRIPT_FLAGS, env)
-    _begun.append(template)
-    atexit.register(template.close)
+    what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
+    _begun.append(Template(SCRIPT_FLAGS, env))
+    try:
+        yield
+    finally:
+        while _begun:
+            _begun.pop().close()
 
 
-def template_for(program: str, args: Sequence[str], preload: Sequence[str]) -> Template | None:
+def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> Template | None:
     """The template of workers that run this program: the one that was begun, or a new one. None if it cannot have one,
     which is said."""
-    script = Script.of(program, args)
-    begun = _begun.pop() if _begun else None
-    if begun is not None:
-        atexit.unregister(begun.close)
-        if script is None or begun.flags != script.flags or begun.differing(os.environ | {warden.VARIABLE: begun.mark}):
-            begun.close()
-            begun = None
+    script = Script.of(entrypoint, args)
     if script is None:
-        logger.warning("workers start cold, each with its own imports: %s is no Python script", program)
+        logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
         return None
-    found = begun or Template(script.flags)
-    found.load(preload)
-    return found
+    template = _begun.pop() if _begun else Template(script.flags)
+    if template.flags != script.flags or template.differing(os.environ | {warden.VARIABLE: template.mark}):
+        template.close()
+        template = Template(script.flags)
+    template.load(preload)
+    return template

@@ -121,9 +121,12 @@ def test_softruns_own_flags_have_defaults_in_the_environment_too(monkeypatch: py
     monkeypatch.setenv("PET_WORKER_FAILURE", "record")
     monkeypatch.setenv("PET_SOFT_TIMEOUT", "1.5")
     monkeypatch.setenv("PET_HARD_TIMEOUT", "60")
+    monkeypatch.setenv("PET_NO_WARM_START", "1")
+    monkeypatch.setenv("PET_PRELOAD", "numpy,torch.optim")
     args = build_parser().parse_args(["train.py", "--restart_policy=hard"])
     assert (args.restart_policy, args.worker_failure) == ("soft", "record"), "what follows the script is the script's"
     assert (args.soft_timeout, args.hard_timeout) == (1.5, 60.0)
+    assert (args.no_warm_start, args.preload) == (True, "numpy,torch.optim")
 
 
 def test_softruns_own_flags_are_a_group_of_their_own() -> None:

@@ -141,7 +141,7 @@ ENDS = {
         "        process.start(); process.join(); print(process.exitcode)\n"
     ),
     "with a warning": "import warnings; warnings.warn('old')",
-    "after a signal that is blocked": "import signal; signal.pthread_sigmask(0, [15]); signal.raise_signal(15); print(1)",
+    "after a blocked signal": "import signal; signal.pthread_sigmask(0, [15]); signal.raise_signal(15); print(1)",
     "after standard streams": "import sys; print('a'); print('b', file=sys.stderr); sys.stdout.buffer.write(b'c')",
 }
 
