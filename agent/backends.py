@@ -12,12 +12,10 @@ from softrun.agent.addresses import address_towards
 from softrun.agent.errors import UsageError
 from softrun.agent.etcd_client import EtcdAccess, parse_endpoints
 from softrun.agent.model import Address
-from softrun.agent.settings import EtcdSettings, RendezvousSettings
+from softrun.agent.settings import PASSWORD_VARIABLE, EtcdSettings, RendezvousSettings
 from softrun.agent.store import Store
 from softrun.agent.store_c10d import C10dStore, parse_endpoint
 from softrun.agent.store_etcd import EtcdStore
-
-PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
 
 
 @dataclass(frozen=True)

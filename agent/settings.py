@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
+
+
 class RendezvousSettings(BaseModel):
     """Times in seconds."""
 

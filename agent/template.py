@@ -178,7 +178,7 @@ def run(order: dict[str, Any]) -> None:
             sys.path.insert(0, str(Path.cwd()))
         runpy._run_module_as_main(order["script"])  # type: ignore[attr-defined]
         return
-    path = order["script"]
+    path = os.path.abspath(order["script"])  # noqa: PTH100 - it resolves no links, and neither does Python
     if not safe:
         sys.path.insert(0, str(Path(path).resolve().parent))
     names.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)

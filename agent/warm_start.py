@@ -23,6 +23,7 @@ from typing import Any
 
 from softrun.agent import template as program
 from softrun.agent import warden
+from softrun.agent.settings import PASSWORD_VARIABLE
 
 PRELOADED = ("torch", "softrun.runtime")
 PADDING = "-" * 4096
@@ -89,6 +90,7 @@ class Template:
         self.is_ready = False
         self.is_gone = False
         self._environment = {**os.environ, **(env or {}), warden.VARIABLE: self.mark}
+        self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -159,6 +159,13 @@ def _told(errors: str) -> str:
     return re.sub(r"0x[0-9a-f]+|  File \".*/(template|runpy)\.py.*\n|\n?Extension modules: .*\n", "", errors)
 
 
+def test_a_relative_path_is_told_as_python_tells_it(both: Both, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(script.parent)
+    script.write_text("import sys\nprint(__file__, __loader__.path, sys.argv, sys.path[0])\nraise ValueError")
+    warm, cold = both.run("script.py")
+    assert warm == cold
+
+
 def test_neighbours_import_what_they_did(both: Both, script: Path) -> None:
     (script.parent / "neighbour.py").write_text("print(__name__)")
     script.write_text("import neighbour")
