@@ -134,7 +134,7 @@ class Allegiance:
         `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead, so that no
         record names a dead member whose death was told before.
         """
-        effects = self._tell(own)
+        effects = self.tell(own)
         leader = self.leader(record, own)
         effects += self._follow(leader)
         if not may_propose:
@@ -147,15 +147,23 @@ class Allegiance:
                 effects += self._take_over(record, leader, own)
         return effects + self._beat(reads=record is not None and seeks)
 
+    def asked(self, record: Round | None, own: Report) -> Report | None:
+        """What the leader has said last, if this agent follows one whom it hears, or is it."""
+        leader = self.leader(record, own)
+        if leader is None or leader.node == own.member.node:
+            return own if leader is not None else None
+        return self.leadership.reports.get(leader.node) if self._link_up else None
+
     def propose(self, round_: Round) -> list[Effect]:
         return self.leadership.propose(round_, self._now)
 
     def take_leave(self, own: Report) -> list[Effect]:
         """The last words."""
-        effects = self._tell(own)
+        effects = self.tell(own)
         return [*effects, do.HangUp(self._following)] if self._following is not None else effects
 
-    def _tell(self, own: Report) -> list[Effect]:
+    def tell(self, own: Report) -> list[Effect]:
+        """Say to the leader, or to the followers, what has changed since the last time."""
         if own is self._said:
             return []
         self._said = own

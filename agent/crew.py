@@ -33,6 +33,8 @@ from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerInfo, Work
 
 SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
 ABANDON_S = 30.0
+JOIN_S = 60.0  # for the step that was agreed on, where nodes are added
+LEAVE_S = 10.0  # and where one leaves: it works on for so long, and at most for a third of the grace time
 SHOW_S = 0.1  # for a worker to write its stacks
 
 
@@ -58,6 +60,9 @@ class Slot:
     tells: int = 0  # events that it was told
     applied: int = 0  # how many of them it has obeyed
     leave: int = 0  # the last of them that told it to leave its world
+    in_step_until: float | None = None  # it may end some steps before it leaves
+    named: int = 0  # the last of them that named a world
+    hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
     first: int = 0  # the first world that it was told of
     outside: bool = False
@@ -131,6 +136,15 @@ class Crew:
             s.first == self.told.number for s in self._slots if s.state in LIVING and s.in_world
         )
 
+    def at_work(self) -> list[tuple[int, int]]:
+        """The local ranks, and launches, of those that were told to work."""
+        return [(s.worker.local_rank, s.launch) for s in self._slots if s.state is State.RUNNING and not s.paused]
+
+    def has_entered(self) -> bool:
+        """Are all that were told to work in their world by now? Some of them must be."""
+        at_work = [s for s in self._slots if s.state is State.RUNNING and not s.paused]
+        return bool(at_work) and all(s.applied >= s.named for s in at_work)
+
     def outside(self) -> tuple[int, ...]:
         """The local ranks of those that run and have yet to ask for their first world."""
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
@@ -151,6 +165,7 @@ class Crew:
 
     def deadline(self) -> float | None:
         waiting = [at for s in self._slots for at in (s.term_at, s.kill_at, s.abandon_at) if at is not None]
+        waiting += [s.in_step_until for s in self._slots if s.state is State.RUNNING and s.in_step_until is not None]
         waiting += [at for s, watch in self._watched() if not s.looked and (at := watch.deadline()) is not None]
         return min(waiting, default=None)
 
@@ -161,7 +176,10 @@ class Crew:
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
         self.incomplete = False
-        effects += self.pause(change, now)
+        # The step is one of the world that this one follows: who left that before, or never was there, need not wait.
+        pause_at = world.pause_at if self.told is not None and self.told.number == world.number - 1 else 0
+        steps = [slot for slot in self._slots if not slot.paused]
+        effects += self.pause(change, now, pause_at)
         places = ranks.places(world, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -170,7 +188,17 @@ class Crew:
                 continue
             if slot.state is State.RUNNING:
                 before = change if slot.in_world else None
-                effects.append(self._tell(slot, WorkerState.HEALTHY, before, info, world.number, world.fault))
+                effects.append(
+                    self._tell(
+                        slot,
+                        WorkerState.HEALTHY,
+                        before,
+                        info,
+                        world.number,
+                        world.fault,
+                        pause_at=pause_at if slot in steps else 0,
+                    )
+                )
             elif slot.state is State.ABSENT:
                 self._launch(slot)
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
@@ -178,6 +206,7 @@ class Crew:
                 self._miss(slot, world)  # it ended while the world was being made
                 continue
             slot.info = info
+            slot.named = slot.tells
             slot.first = slot.first or world.number
             slot.paused = slot.outside = False
             if slot.watch is not None:
@@ -204,21 +233,51 @@ class Crew:
         slot.state = State.RUNNING
         slot.launch += 1
 
-    def pause(self, change: WorldChangeEvent | None, now: float) -> list[Effect]:
-        """Tell PAUSED to every running worker that works."""
+    def hold(self, local_rank: int, step: int | None) -> list[Effect]:
+        """Have a worker that works complete no step after this one before it is told more; None: it may go on."""
+        slot = self._slots[local_rank]
+        if slot.state is not State.RUNNING or slot.paused or slot.hold_at == step:
+            return []
+        if slot.info is None or self.told is None:
+            raise AssertionError("a worker works that was never told of a world")
+        slot.hold_at = step
+        return [self._tell(slot, WorkerState.HEALTHY, None, slot.info, self.told.number, hold_at=step)]
+
+    def pause(self, change: WorldChangeEvent | None, now: float, pause_at: int = 0) -> list[Effect]:
+        """Tell PAUSED to every running worker that works; it leaves after step `pause_at`, or at once if that is 0."""
         effects: list[Effect] = []
         for slot in self._slots:
             if slot.state is not State.RUNNING or slot.paused:
                 continue
             if slot.info is None or self.told is None:
                 raise AssertionError("a worker runs that was never told of a world")
-            slot.paused = True
-            effects.append(self._tell(slot, WorkerState.PAUSED, change, slot.info, self.told.number))
+            slot.paused, slot.hold_at = True, None
+            slot.in_step_until = now + self._in_step_s(change) if pause_at else None
+            effects.append(self._tell(slot, WorkerState.PAUSED, change, slot.info, self.told.number, pause_at=pause_at))
             slot.leave = slot.tells
-            # Where peers are added a worker may take its time, for the step that it is in.
-            if slot.watch is not None and change is not WorldChangeEvent.SCALE_UP:
+            # Where nobody was lost a worker may take its time, for the step that it is in.
+            if slot.watch is not None and change is not WorldChangeEvent.SCALE_UP and not pause_at:
                 slot.watch.leave(now)
         return effects
+
+    @property
+    def leave_s(self) -> float:
+        """How long a node that was told to leave works on, if need be."""
+        return min(LEAVE_S, self._grace_s / 3)
+
+    def _in_step_s(self, change: WorldChangeEvent | None) -> float:
+        return JOIN_S if change is WorldChangeEvent.SCALE_UP else self.leave_s
+
+    def _out_of_step(self, slot: Slot, now: float) -> list[Effect]:
+        """The step that was agreed on was not reached in time: into the next world without it."""
+        slot.in_step_until = None
+        if slot.paused or slot.has_left or slot.info is None or self.told is None:
+            return []
+        tell = self._tell(slot, WorkerState.HEALTHY, None, slot.info, self.told.number)
+        slot.leave = slot.tells
+        if slot.watch is not None:
+            slot.watch.leave(now)
+        return [tell]
 
     @staticmethod
     def _tell(
@@ -228,9 +287,13 @@ class Crew:
         info: WorkerInfo,
         number: int,
         fault: WorkerFault | None = None,
+        *,
+        hold_at: int | None = None,
+        pause_at: int = 0,
     ) -> Tell:
         slot.tells += 1
-        return Tell(slot.worker.local_rank, slot.launch, state, change, info, number, fault)
+        rank, launch = slot.worker.local_rank, slot.launch
+        return Tell(rank, launch, state, change, info, number, fault, hold_at, pause_at or None)
 
     # --- what they say, and whether they make progress
 
@@ -242,6 +305,8 @@ class Crew:
         slot.spoke = True
         slot.applied = max(slot.applied, status.applied)
         slot.outside = slot.outside and not status.ready
+        if slot.has_left:
+            slot.in_step_until = None
         if status.limits is not None:
             limits = self._limits.model_copy(update=status.limits.model_dump(exclude_none=True))
             if slot.watch is None:
@@ -289,9 +354,9 @@ class Crew:
         return [ShowStacks(local_rank, slot.launch)]
 
     def leaving(self, local_rank: int) -> bool:
-        """Was it told to leave its world, and has not yet?"""
+        """Was it told to leave its world at once, and has not yet?"""
         slot = self._slots[local_rank]
-        return slot.state is State.RUNNING and slot.in_world and not slot.has_left
+        return slot.state is State.RUNNING and slot.in_world and not slot.has_left and slot.in_step_until is None
 
     def waits(self, local_rank: int) -> bool:
         """Has it left its world, and was told of no other?"""
@@ -369,6 +434,8 @@ class Crew:
             if due is not None and now >= due:
                 effects += self.look(slot.worker.local_rank)
         for slot in self._slots:
+            if slot.state is State.RUNNING and slot.in_step_until is not None and now >= slot.in_step_until:
+                effects += self._out_of_step(slot, now)
             if slot.term_at is not None and now >= slot.term_at:
                 grace_s = slot.watch.limits.grace if slot.watch is not None else None
                 slot.term_at, slot.kill_at = None, now + (self._grace_s if grace_s is None else grace_s)
@@ -403,7 +470,7 @@ class Crew:
             return None
         if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
-            if self.told is not None and slot.in_world and slot.spoke and slot.applied < slot.tells:
+            if self.told is not None and slot.in_world and slot.spoke and slot.applied < slot.named:
                 self._miss(slot, self.told)
             return None
         slot.state = State.FAILED
@@ -455,7 +522,8 @@ class Crew:
     def _clear(slot: Slot) -> None:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
-        slot.first = slot.tells = slot.applied = slot.leave = 0
+        slot.first = slot.tells = slot.applied = slot.leave = slot.named = 0
+        slot.hold_at = slot.in_step_until = None
         slot.spoke = slot.paused = slot.outside = slot.stuck = False
         slot.failing = slot.looked = slot.shown = False
 

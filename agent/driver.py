@@ -72,6 +72,8 @@ class Driver:
                 self._supervisor.signal(local_rank, launch, signum)
             case do.LookAtProgress(local_rank, launch):
                 self._supervisor.look(local_rank, launch)
+            case do.LookAtStep(local_rank, launch):
+                self._supervisor.look_at_step(local_rank, launch)
             case do.ShowStacks(local_rank, launch):
                 self._supervisor.show_stacks(local_rank, launch)
             case do.Propose(round_):

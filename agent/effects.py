@@ -77,6 +77,8 @@ class Tell:
     info: WorkerInfo
     round: int
     fault: WorkerFault | None = None
+    hold_at: int | None = None
+    pause_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,14 @@ class SignalWorker:
 @dataclass(frozen=True, slots=True)
 class LookAtProgress:
     """Answer with ProgressSeen."""
+
+    local_rank: int
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtStep:
+    """Answer with StepSeen. Whatever the worker was told before must be where it reads it."""
 
     local_rank: int
     launch: int
@@ -175,6 +185,7 @@ Effect = (
     | Spawn
     | SignalWorker
     | LookAtProgress
+    | LookAtStep
     | ShowStacks
     | Note
     | End

@@ -15,7 +15,8 @@ An agent is in one stage at a time:
 
 What happens in each stage on each observation stands in the `match` statements below, the empty cells included.
 Beside its stage an agent follows a leader, or is it: `softrun.agent.allegiance`. Its workers are its crew:
-`softrun.agent.crew`, and what befalls those of them that live is judged in `softrun.agent.faults`.
+`softrun.agent.crew`. What befalls those of them that live is judged in `softrun.agent.faults`; where they pause when
+nobody was lost is agreed on through `softrun.agent.holds`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from softrun.agent.allegiance import Allegiance
 from softrun.agent.crew import SIGKILL, SIGTERM, Crew
 from softrun.agent.effects import Effect, Outcome, Result
 from softrun.agent.faults import Faults, Finding
+from softrun.agent.holds import Holds
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Waits
 from softrun.agent.tenure import Tenure
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
+HOLD_S = 5.0  # for all agents to say which step their workers can reach
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -77,6 +80,15 @@ class Stage(Enum):
     ENDED = "ENDED"
 
 
+@dataclass
+class _Leaving:
+    """It was told to leave, and works until the others can do without it."""
+
+    result: Result
+    until: float
+    seen_off: bool = False  # the others can: its workers end the step that was agreed on
+
+
 class Engine:
     def __init__(self, config: EngineConfig, policy: RestartPolicyStrategy, now: float) -> None:
         self._config = config
@@ -94,6 +106,8 @@ class Engine:
         self._broken_round = 0
         self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._faults = Faults(self._crew, config.host, now)
+        self._holds = Holds(self._crew)
+        self._leaving: _Leaving | None = None
         self._restarts_left = config.max_restarts
 
         self._failures: list[do.Failure] = []
@@ -110,7 +124,12 @@ class Engine:
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
-        waits = Waits(last_call_s=config.last_call_s, broken_s=0.0 if explained else config.broken_s)
+        pauses = policy.respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK
+        waits = Waits(
+            last_call_s=config.last_call_s,
+            broken_s=0.0 if explained else config.broken_s,
+            hold_s=HOLD_S if pauses else 0.0,
+        )
         self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
         self._last_report: Report | None = None
 
@@ -141,6 +160,7 @@ class Engine:
             self._tenure.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
+            self._leaving.until if self._leaving is not None else None,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -182,6 +202,8 @@ class Engine:
                 self._worker_said(local_rank, launch, status)
             case saw.ProgressSeen(local_rank):
                 self._progress_seen(seen, local_rank)
+            case saw.StepSeen():
+                self._effects += self._holds.seen(seen)
             case saw.Signalled(signum):
                 self._signalled(signum)
             case saw.Tick():
@@ -207,7 +229,10 @@ class Engine:
         if round_.phase is Phase.CLOSED:
             self._closed(round_)
         elif placed_before and not placed and self._standing is Standing.READY:
-            self._evicted()
+            if self._leaving is not None:
+                self._see_off(self._leaving, round_)
+            else:
+                self._evicted()
         elif placed and round_.phase is Phase.SEALED:
             self._sealed(round_)
         elif placed and round_.phase is Phase.OPEN:
@@ -416,9 +441,13 @@ class Engine:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
 
     def _signalled(self, signum: int) -> None:
+        result = Result(Outcome.SIGNALLED, signum=signum)
         match self.stage:
+            case Stage.WORKING if self._leaving is None and self._others_may_go_on():
+                self._leaving = _Leaving(result, self._now + self._crew.leave_s)
+                self._note("this node was told to leave, and does when the others can do without it")
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
-                self._leave(Result(Outcome.SIGNALLED, signum=signum), signum)
+                self._leave(result, signum)
             case Stage.FINISHED:
                 self._leave(Result(Outcome.SUCCEEDED))
             case Stage.LEAVING:
@@ -439,6 +468,44 @@ class Engine:
         self._allegiance.link_down(node, gone)
         if gone and node in self._peers():
             self._loss_at = self._now
+
+    # --- leaving, and letting come, between two steps
+
+    def _others_may_go_on(self) -> bool:
+        """Is there a world that this node's going makes smaller, and does not end?"""
+        record = self.record
+        return (
+            record is not None
+            and record.phase is Phase.SEALED
+            and self._placed()
+            and not record.finishing
+            and len(record.members) > record.settings.min_nodes
+            and self._respond(Trigger.SCALE_DOWN) is Response.PAUSE_MEET_WORK
+        )
+
+    def _see_off(self, leaving: _Leaving, round_: Round) -> None:
+        """The others have a world without this node."""
+        if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.pause_at:
+            leaving.seen_off = True
+            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.pause_at)
+        else:
+            self._leave(leaving.result, leaving.result.signum)
+
+    def _go(self, leaving: _Leaving) -> None:
+        """Leave, if this node is not needed any more, or has been for long enough."""
+        asked = self._allegiance.asked(self.record, self._report())
+        needed = self.stage is Stage.WORKING and not (leaving.seen_off and self._crew.has_left())
+        dismissed = not leaving.seen_off and asked is not None and asked.dismisses
+        if not needed or dismissed or self._now >= leaving.until:
+            self._leave(leaving.result, leaving.result.signum)
+
+    def _keep_in_step(self) -> None:
+        """Hold the workers while the leader asks for it."""
+        asked, record, told = self._allegiance.asked(self.record, self._report()), self.record, self._crew.told
+        version = 0
+        if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
+            version = record.version if asked is not None and asked.holds == record.version else 0
+        self._effects += self._holds.follow(version)
 
     # --- stages
 
@@ -483,6 +550,7 @@ class Engine:
 
     def _leave(self, result: Result, signum: int = SIGTERM) -> None:
         self._result = result
+        self._leaving = None
         self._standing = Standing.LEFT
         self._stage(Stage.LEAVING)
         self._effects += self._crew.stop(signum, self._now)
@@ -540,6 +608,8 @@ class Engine:
         self._effects += self._crew.tick(self._now)
         for failure in self._crew.given_up():
             self._worker_gone(failure)
+        if self._leaving is not None and self.stage in (Stage.WAITING, Stage.WORKING, Stage.RESTARTING):
+            self._go(self._leaving)
         before = None
         while before is not self.stage:
             before = self.stage
@@ -548,6 +618,8 @@ class Engine:
             return
         sure, seeks = self._tenure.sure(self._now), self.stage is Stage.WAITING
         self._effects += self._allegiance.advance(self.record, self._report(), seeks, sure)
+        self._keep_in_step()
+        self._effects += self._allegiance.tell(self._report())
         if self._replaces:
             self._replaces = False
             self._warm_up()  # the survivors' next world comes first: to start a process takes a while
@@ -683,6 +755,10 @@ class Engine:
             self._faults.to_say(self._now),
             crew.missed,
             crew.fresh(),
+            self._leaving is not None,
+            self._holds.answer(),
+            self._allegiance.leadership.holds,
+            self._allegiance.leadership.dismisses,
         )
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)

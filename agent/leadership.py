@@ -26,6 +26,10 @@ class Leadership:
         """When `lead` must be asked again without any news."""
         self.spare_store: Address | None = None
         """A worker store that no world uses yet."""
+        self.holds = 0
+        """The version of the record whose world the workers are to leave together; 0 is none. It stays when that record
+        is over: those who have not seen the next one yet must not go on."""
+        self.dismisses = False
         self._placed: set[tuple[str, int]] = set()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
@@ -120,6 +124,12 @@ class Leadership:
         dead.discard(self._node)
         decision = rendezvous.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
         self.again_at = decision.again_at
+        self.dismisses = decision.dismisses
+        if decision.holds:
+            self.holds = round_.version
+        else:
+            self._patience.hold_since = None
+            self.holds = 0 if self.holds == round_.version else self.holds
         effects: list[Effect] = []
         if decision.reason != self._reason:
             self._reason = decision.reason
@@ -133,7 +143,7 @@ class Leadership:
         return self._proposed is not None and self._proposed[0] == round_
 
     def stand_down(self) -> None:
-        self.leading = False
+        self.leading = self.dismisses = False
         self.again_at = None
 
     def propose(self, round_: Round, now: float) -> list[Effect]:

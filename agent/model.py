@@ -50,6 +50,14 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The workers of a node complete no step after `step` while the record has this version; 0: they count none."""
+
+    version: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a node says of itself, to its leader and, as the leader, to its followers. The newest one holds."""
 
@@ -62,6 +70,11 @@ class Report:
     fault: WorkerFault | None = None  # the last that befell one of its workers
     missed_round: int = 0  # a world in which one of its workers has not been because its work was done
     fresh: bool = False  # the last world is the first for all of its workers
+    leaves: bool = False  # it wants out, and works until the others can do without it
+    held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
+    # Of a leader only:
+    holds: int = 0  # the version of the record in whose world the workers are to be held; 0 is none
+    dismisses: bool = False  # who leaves shall not wait for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,7 @@ class Round:
     finishing: bool = False  # somebody has finished: nobody new is admitted
     outcome: str = ""  # of CLOSED: empty after success, else why the job failed
     fault: WorkerFault | None = None  # which ended the world before this one
+    pause_at: int = 0  # the step after which all leave the world before this one; 0: at once
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """This life of the node, if it is part of this round."""

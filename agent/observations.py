@@ -112,6 +112,15 @@ class ProgressSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSeen:
+    """The last step that a worker has completed in its world, if it counts them, in answer to LookAtStep."""
+
+    local_rank: int
+    launch: int
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Signalled:
     """This agent received a signal that it handles."""
 
@@ -137,6 +146,7 @@ Observation = (
     | WorkerExited
     | WorkerSaid
     | ProgressSeen
+    | StepSeen
     | Signalled
     | Tick
 )

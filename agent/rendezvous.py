@@ -58,12 +58,18 @@ def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Roun
 
 
 def seal(
-    round_: Round, members: list[Member], store: Address, lost: tuple[str, ...], fault: WorkerFault | None = None
+    round_: Round,
+    members: list[Member],
+    store: Address,
+    lost: tuple[str, ...],
+    fault: WorkerFault | None = None,
+    pause_at: int = 0,
 ) -> Round:
     return replace(
         _next(round_),
         number=round_.number + 1,
         fault=fault,
+        pause_at=pause_at,
         phase=Phase.SEALED,
         members=ranks.order(round_, members),
         # Only the first world can meet in a place that was named beforehand: nobody has left anything there yet.
@@ -73,7 +79,7 @@ def seal(
 
 
 def admit_nobody(round_: Round) -> Round:
-    return replace(_next(round_), finishing=True)
+    return replace(_next(round_), finishing=True, pause_at=round_.pause_at)
 
 
 def close(round_: Round, outcome: str) -> Round:
@@ -83,7 +89,7 @@ def close(round_: Round, outcome: str) -> Round:
 def _next(round_: Round) -> Round:
     if round_.phase is Phase.CLOSED:
         raise AssertionError("a closed job was changed")
-    return replace(round_, version=round_.version + 1, lost=())
+    return replace(round_, version=round_.version + 1, lost=(), pause_at=0)
 
 
 # --- what became of a member
@@ -119,6 +125,7 @@ class Waits:
 
     last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
+    hold_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
 
 
 @dataclass
@@ -127,15 +134,21 @@ class Patience:
 
     enough_since: float | None = None
     broken_since: float | None = None
+    hold_since: float | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`proposal` for the store, if it is time; the reason; and when to ask again without any news."""
+    """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
+
+    `holds`: the workers are to agree on a step. `dismisses`: those who leave are to go without.
+    """
 
     reason: str
     proposal: Round | None = None
     again_at: float | None = None
+    holds: bool = False
+    dismisses: bool = False
 
 
 def decide(
@@ -177,9 +190,16 @@ def decide(
         return Decision("the work was done before the newcomers began", close(round_, ""))
 
     newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)
+    least = 1 if round_.finishing else round_.settings.min_nodes
+    leaving = [m.node for m in stay if reports[m.node].leaves]
+    if leaving and (
+        round_.phase is Phase.OPEN or round_.finishing or len(stay) + len(newcomers) - len(leaving) < least
+    ):
+        return Decision(f"{', '.join(leaving)} cannot be waited for", dismisses=True)
+    stay = [m for m in stay if m.node not in leaving]
     room = round_.settings.max_nodes - len(stay)
     world = [*stay, *newcomers[: max(room, 0)]]
-    enough = len(world) >= (1 if round_.finishing else round_.settings.min_nodes)
+    enough = len(world) >= least
     full = len(world) >= round_.settings.max_nodes
     if not enough:
         patience.enough_since = None
@@ -213,12 +233,36 @@ def decide(
             return Decision("the world is broken, though nobody is lost", seal(round_, world, store, lost))
         return Decision("the world is broken; waiting for the loss that explains it", again_at=due)
     patience.broken_since = None
-    if len(world) > len(stay) or _grown(round_, stay):
+    decision = None
+    if leaving:
+        decision = Decision(f"{', '.join(leaving)} leaves", seal(round_, world, store, lost))
+    elif len(world) > len(stay) or _grown(round_, stay):
         if full:
-            return Decision("newcomers fill the world", seal(round_, world, store, lost))
-        return _after_last_call(round_, world, store, waits, patience, now)
-    patience.enough_since = None
-    return Decision("nothing to do")
+            decision = Decision("newcomers fill the world", seal(round_, world, store, lost))
+        else:
+            decision = _after_last_call(round_, world, store, waits, patience, now)
+    if decision is None:
+        patience.enough_since = None
+        return Decision("nothing to do")
+    return _between_steps(round_, reports, decision, waits, patience, now)
+
+
+def _between_steps(
+    round_: Round, reports: dict[str, Report], decision: Decision, waits: Waits, patience: Patience, now: float
+) -> Decision:
+    """Nobody was lost, so nobody need be interrupted: before the world is sealed, agree where to leave the last one."""
+    if decision.proposal is None or not waits.hold_s:
+        return decision
+    held = [reports[m.node].held for m in round_.members]
+    steps = [hold.step for hold in held if hold is not None and hold.version == round_.version]
+    if len(steps) == len(held):
+        return replace(decision, proposal=replace(decision.proposal, pause_at=max(steps)), holds=True)
+    if patience.hold_since is None:
+        patience.hold_since = now
+    due = patience.hold_since + waits.hold_s
+    if now >= due:
+        return decision
+    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True)
 
 
 def _after_last_call(
@@ -249,6 +293,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         for node, report in reports.items()
         if report.standing is Standing.READY
         and report.member.workers
+        and not report.leaves
         and report.member.life not in placed
         and node not in dead
     ]

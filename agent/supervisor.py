@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from softrun.agent import warden
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
-from softrun.agent.observations import Observation, ProgressSeen, WorkerExited, WorkerSaid
+from softrun.agent.observations import Observation, ProgressSeen, StepSeen, WorkerExited, WorkerSaid
 from softrun.agent.processes import Process, is_stopped, signal_group
 from softrun.agent.starts import Key, Starts
 from softrun.agent.warm_start import Template
@@ -149,6 +149,12 @@ class Supervisor:
         progress = channel.read_progress() if channel is not None else None
         if progress is not None:
             self._observe(ProgressSeen(local_rank, launch, progress.last_s, is_stopped(progress.pid)))
+
+    def look_at_step(self, local_rank: int, launch: int) -> None:
+        """Answer with the last step that the worker has completed."""
+        channel = self._channels.get((local_rank, launch))
+        progress = channel.read_progress() if channel is not None else None
+        self._observe(StepSeen(local_rank, launch, progress.step if progress is not None else None))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
@@ -322,4 +328,6 @@ def _event(tell: Tell) -> WorkerEvent:
         change_event=tell.change,
         round=tell.round,
         fault=tell.fault,
+        hold_at=tell.hold_at,
+        pause_at=tell.pause_at,
     )

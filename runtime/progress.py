@@ -1,12 +1,13 @@
-"""Proof that a worker goes on: two times in a little memory that it shares with its agent.
+"""Proof that a worker goes on, and how far it is, in a little memory that it shares with its agent.
 
-    version, process id, beat, ping                     four 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
+    version, process id, beat, ping, step + 1           five 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
                                                         which all processes of a host share, and 0 is "not in use"
 
 The **beat** is written by the main thread, when it executes byte code: a thread of ours only asks the interpreter to
 have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
 nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
-trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use.
+trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
+the last that the trainer has completed in its present world.
 
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
 memory for a ping and a few microseconds four times a second for the beat.
@@ -30,10 +31,10 @@ BEAT_INTERVAL_S = 0.25
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Upon it a worker writes the Python stacks of all its threads to its standard error, whatever it is doing."""
 
-_LAYOUT = struct.Struct("=4Q")
+_LAYOUT = struct.Struct("=5Q")
 SIZE = _LAYOUT.size
-_VERSION = 1
-_PID, _BEAT, _PING = 1, 2, 3
+_VERSION = 2
+_PID, _BEAT, _PING, _STEP = 1, 2, 3, 4
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -42,16 +43,17 @@ class LastProgress(NamedTuple):
     pid: int
     last_s: float
     """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago."""
+    step: int | None
 
 
 def read_progress(content: bytes) -> LastProgress | None:
     """What a worker shows; None if that cannot be understood."""
     if len(content) != SIZE:
         return None
-    version, pid, beat, ping = _LAYOUT.unpack(content)
+    version, pid, beat, ping, step = _LAYOUT.unpack(content)
     if version != _VERSION or not beat:
         return None
-    return LastProgress(pid, min(at for at in (beat, ping) if at) / 1e9)
+    return LastProgress(pid, min(at for at in (beat, ping) if at) / 1e9, step - 1 if step else None)
 
 
 class Progress:
@@ -72,9 +74,12 @@ class Progress:
         """The trainer gets on. Costs less than a microsecond."""
         self._words[_PING] = time.monotonic_ns()
 
-    def forget_pings(self) -> None:
-        """The next ping is the first again."""
-        self._words[_PING] = 0
+    def completed(self, step: int) -> None:
+        self._words[_STEP] = step + 1
+
+    def begin_world(self) -> None:
+        """The next ping is the first again, and no step is completed yet."""
+        self._words[_PING] = self._words[_STEP] = 0
 
     def _keep_asking(self) -> None:
         while not self._ended.wait(BEAT_INTERVAL_S):

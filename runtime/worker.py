@@ -79,6 +79,16 @@ def ping() -> None:
     _worker().ping()
 
 
+def completed(step: int) -> None:
+    """Show how far the trainer is, in steps that count alike on all ranks."""
+    _worker().completed(step)
+
+
+def wait_for_event(after: int) -> None:
+    """Return when there may be an event with a higher sequence: call it in a loop."""
+    _worker().inbox.wait(after)
+
+
 def watch(limits: ProgressLimits) -> None:
     """Have the agent act when this worker makes no progress for so long."""
     _worker().watch(limits)
@@ -174,6 +184,10 @@ class _Worker:
         if self._progress is not None:
             self._progress.ping()
 
+    def completed(self, step: int) -> None:
+        if self._progress is not None and step >= 0:
+            self._progress.completed(step)
+
     def watch(self, limits: ProgressLimits) -> None:
         if self._progress is not None:
             self._tell(limits=limits)
@@ -189,7 +203,7 @@ class _Worker:
     def _show_progress(self) -> None:
         """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
         if self._progress is not None:
-            self._progress.forget_pings()
+            self._progress.begin_world()
         elif threading.current_thread() is threading.main_thread():
             memory = self.inbox.share_progress()
             if memory is not None:
@@ -210,9 +224,14 @@ class _Worker:
     def _end_world(self, event: WorkerEvent) -> None:
         """In the watcher's thread, while the trainer may be anywhere in the world that it entered last."""
         with self._entering:
-            if event.sequence > self._entered:
+            if event.sequence > self._entered and not self._comes_later(event):
                 end_world()
                 self._free(event)
+
+    def _comes_later(self, event: WorkerEvent) -> bool:
+        """The world goes on, for a while at least: its end, if there is one, comes between two steps."""
+        holds = event.worker_state is WorkerState.HEALTHY and event.round == self._round
+        return holds or event.pause_at is not None
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()

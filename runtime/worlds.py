@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from softrun.runtime.events import WorkerEvent, WorkerInfo
+from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.noted import let_go
 from softrun.runtime.steplog import log_step
-from softrun.runtime.worker import last_event, ping, wait_for_world
+from softrun.runtime.worker import completed, last_event, ping, wait_for_event, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
 BUILD_ATTEMPTS = 5
@@ -43,6 +43,7 @@ class World:
         self._event = event
         self._grouped = False
         self._ended = False
+        self._completed: int | None = None  # the last step
 
     @property
     def info(self) -> WorkerInfo:
@@ -67,8 +68,8 @@ class World:
 
     @property
     def changed(self) -> bool:
-        """Whether the agent has sent anything since: then this world is over. Costs a few microseconds."""
-        return last_event().sequence > self._event.sequence
+        """Whether this world is over. Costs a few microseconds."""
+        return self._is_over(last_event())
 
     @property
     def sequence(self) -> int:
@@ -80,11 +81,29 @@ class World:
         ping()
 
     def check(self, step: int | None = None) -> None:
-        """Raise WorldChanged if this world is over. Call it between two steps; `step` goes to the step log."""
+        """Raise WorldChanged if this world is over. Call it between two steps.
+
+        `step`: how many are completed, the same number on all ranks. Who gives it is not interrupted where nobody was
+        lost: the agents agree on a step, and all ranks leave this world after that one.
+        """
         if step is not None:
             log_step(self.info, self.round, step)
-        if self.changed:
-            raise WorldChanged(f"world {self.round} is over: a new one is being formed")
+            completed(step)  # before the events are looked at: the agent looks at it after it has sent one
+            self._completed = step
+        while True:
+            event = last_event()
+            if self._is_over(event):
+                raise WorldChanged(f"world {self.round} is over: a new one is being formed")
+            if event.hold_at is None or self._completed is None or self._completed < event.hold_at:
+                return
+            wait_for_event(event.sequence)  # the agents agree in a moment
+
+    def _is_over(self, event: WorkerEvent) -> bool:
+        if event.sequence <= self._event.sequence:
+            return False
+        if event.round == self.round and event.worker_state is WorkerState.HEALTHY:
+            return False
+        return event.pause_at is None or self._completed is None or self._completed >= event.pause_at
 
     @contextmanager
     def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:

@@ -10,7 +10,8 @@ A file is prose (lines that begin with `#`), and blocks:
 The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failure=no-replace restarts=3`. More settings:
 `join_timeout=20`; `soft=2s hard=4s`, the limits by which every worker is watched (`watched=yes`: it is watched, without
 limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, which workers give the faults of others;
-`ready=5s`, how long one that was started outside of the world takes to ask for one. Directives:
+`ready=5s`, how long one that was started outside of the world takes to ask for one; `step=0.1s`: workers count steps,
+which take so long. Directives:
 
     host A              A, which starts next, hosts the store
     start A B           agents A and B start
@@ -30,8 +31,9 @@ limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, 
     finish              every worker of the world exits 0
 
 A trace has one line for whatever a person sees: rounds in the store, what each worker is told or sent, whose stacks are
-shown, how each agent ended. `started in` a round is started at work; `started outside` is started beside it, PAUSED.
-Nodes have the beat interval 1 s and the tolerance 5 s, like real ones.
+shown, after which step it leaves where all leave together, how each agent ended. `started in` a round is started at
+work; `started outside` is started beside it, PAUSED. Nodes have the beat interval 1 s and the tolerance 5 s, like real
+ones.
 """
 
 from __future__ import annotations
@@ -78,6 +80,10 @@ class Scribe(Watcher):
                 for tell in tells:
                     where = "in" if tell.state is WorkerState.HEALTHY else "outside of"
                     self._write(f"{node.name}/{tell.local_rank}: started {where} {_place(tell)}{left}")
+            case do.Tell(local_rank, _, WorkerState.HEALTHY, hold_at=int(step)):
+                self._write(f"{node.name}/{local_rank}: waits after step {step}")
+            case do.Tell(local_rank, _, WorkerState.HEALTHY, round=number) if self._is_in(node, local_rank, number):
+                self._write(f"{node.name}/{local_rank}: goes on")
             case do.Tell(local_rank, _, state, change):
                 why = f" {change.value}" if change is not None else ""
                 where = f" {_place(effect)}" if state is WorkerState.HEALTHY else ""
@@ -90,6 +96,13 @@ class Scribe(Watcher):
             case do.End(result):
                 reason = f": {result.reason}" if result.reason else ""
                 self._write(f"{node.name}: ended {result.outcome.value}{reason}")
+
+    @staticmethod
+    def _is_in(node: Node, local_rank: int, number: int) -> bool:
+        return node.processes[local_rank].last.round == number and node.processes[local_rank].last.hold_at is not None
+
+    def left(self, process: Process, pause_at: int) -> None:
+        self._write(f"{process.name}: leaves round {process.at} after step {process.step} of {pause_at}")
 
     def worker_died(self, process: Process, exitcode: int, because: str) -> None:
         self._write(f"{process.name}: exits {exitcode}")
@@ -232,6 +245,8 @@ class Player:
         soft, hard = _seconds(settings, "soft"), _seconds(settings, "hard")
         if soft or hard or "watched" in settings:
             self.cluster.habits.limits = ProgressLimits(soft=soft, hard=hard)
+        if step_s := _seconds(settings, "step"):
+            self.cluster.habits.step_s = (step_s, step_s)
         if ready_s := _seconds(settings, "ready"):
             self.cluster.timing = replace(self.cluster.timing, worker_ready=(ready_s, ready_s))
 

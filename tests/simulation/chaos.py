@@ -43,6 +43,7 @@ LIMITS = (
     ProgressLimits(soft=2.0, hard=4.0, grace=0.2),
     ProgressLimits(hard=3.0),
 )
+STEPS_S = (None, None, (0.01, 0.05), (0.2, 0.6), (2.0, 4.0))
 LEAVE_HARD_S = LEAVE.hard or 0.0
 NOT_READY = (Stage.FINISHED, Stage.LEAVING, Stage.ENDED)
 
@@ -137,6 +138,7 @@ class Life:
             slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
             slow_to_get_out=rng.choice((0.0, 0.0, 0.5)),
             limits=self.plan.limits,
+            step_s=STEPS_S[seed % len(STEPS_S)],
         )
         on = list(all_checkers() if watchers is None else watchers)
         self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)
@@ -267,6 +269,8 @@ class Life:
             for process in node.running:
                 if process.stalled and process.status.ready:  # its agent knows how to watch it
                     return f"worker {process.name} hangs"
+                if process.at not in (0, record.number):
+                    return f"worker {process.name} is in round {process.at}"
                 if process.last.state is WorkerState.HEALTHY and process.last.round != record.number:
                     return f"worker {process.name} still works in round {process.last.round}"
         for member in record.members:

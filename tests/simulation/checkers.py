@@ -155,9 +155,12 @@ class Sequence(Checker):
                 return
             last = process.last
             self.demand(effect.round >= last.round, f"{process.name} was told round {effect.round} after {last.round}")
-            if effect.state is WorkerState.HEALTHY:
+            if effect.state is WorkerState.HEALTHY and effect.round == last.round:
+                self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was sent back into {effect.round}")
+                news = (effect.hold_at, effect.pause_at) != (last.hold_at, last.pause_at)
+                self.demand(news, f"{process.name} was told nothing new")
+            elif effect.state is WorkerState.HEALTHY:
                 self.demand(last.state is WorkerState.PAUSED, f"{process.name} was told WORK without PAUSE")
-                self.demand(effect.round > last.round, f"{process.name} was sent back into round {effect.round}")
             else:
                 self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was paused twice")
 
@@ -327,6 +330,16 @@ class NobodyMeetsTheReplaced(Checker):
                 self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
 
 
+class LeaveTogether(Checker):
+    """Where nobody was lost all leave a world after the same step."""
+
+    def left(self, process: Process, pause_at: int) -> None:
+        self.demand(
+            process.step == pause_at,
+            f"{process.name} left round {process.at} after step {process.step}, not {pause_at}",
+        )
+
+
 class OnceEach(Checker):
     """No second rendezvous: a world differs from the one before it, unless that one was broken, or a member's lease
     was so close to its end that its workers may have been stopped."""
@@ -369,8 +382,7 @@ class SurvivorsFirst(Checker):
         old = lives(self._last) if self._last is not None else []
         self._last = after
         if before is not None:
-            kept = {m.node: m.incarnation for m in before.members}
-            old = [life for life in old if kept.get(life[0]) == life[1]]
+            old = [life for life in old if life in lives(before)]
         new = lives(after)
         survivors = [life for life in new if life in old]
         if survivors:
@@ -506,6 +518,7 @@ def all_checkers() -> list[Checker]:
         RestartsCountedOnce(),
         NoGhosts(),
         NobodyMeetsTheReplaced(),
+        LeaveTogether(),
         OnceEach(),
         SurvivorsFirst(),
         FinishedStaysFinished(),

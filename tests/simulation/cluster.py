@@ -98,6 +98,7 @@ class Watcher:
     def recorded(self, before: Round | None, after: Round, by: Node) -> None: ...
     def died(self, node: Node) -> None: ...
     def worker_died(self, process: Process, exitcode: int, because: str) -> None: ...
+    def left(self, process: Process, pause_at: int) -> None: ...
 
 
 class Cluster:
@@ -276,6 +277,8 @@ class Cluster:
                 self.workers.signal(node.processes[local_rank], launch, signum)
             case do.LookAtProgress(local_rank, launch):
                 self.workers.look_at(node, local_rank, launch)
+            case do.LookAtStep(local_rank, launch):
+                self.workers.look_at_step(node, local_rank, launch)
             case do.End(result):
                 node.result = result
                 self.store.leave(node)

@@ -46,3 +46,4 @@ class Habits:
     slow_to_leave: float = 0.0
     slow_to_get_out: float = 0.0  # of what they wait in
     limits: ProgressLimits | None = None  # how they are watched
+    step_s: Range | None = None  # how long their steps take; None: they count none

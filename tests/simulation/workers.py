@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simulation.conditions import Range
+from simulation.steps import Steps
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent.engine import Stage
@@ -48,6 +49,8 @@ class Process:
     stuck_since: float | None = None  # it makes no progress until it is told to leave its world
     out_at: float | None = None  # when it will have got out of that
     ready_s: float = 0.0  # how long its imports take
+    at: int = 0  # the world that it is in, if it counts steps
+    step: int | None = None  # the last that it has completed there
 
     @property
     def name(self) -> str:
@@ -89,6 +92,7 @@ class Workers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._steps = Steps(cluster)
 
     def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
         cluster, timing = self._cluster, self._cluster.timing
@@ -107,6 +111,8 @@ class Workers:
             return
         cluster, habits = self._cluster, self._cluster.habits
         process.tells.append(tell)
+        if self._steps.stays(process):
+            return
         slow = (0.0, 4.0) if cluster.chance(habits.slow_to_leave) else (0.0, 0.0)
         delay = cluster.draw(cluster.timing.worker_seen) + cluster.draw(slow)
         if process.stuck_since is not None and process.out_at is None:
@@ -142,12 +148,33 @@ class Workers:
             self._cluster.after(0.0, self._cluster.deliver, node, seen)
 
     def _obey(self, process: Process, tells: int) -> None:
-        if process.alive and process.hung_since is None:
+        if process.alive and process.hung_since is None and not self._steps.stays(process):
+            if (process.at and process.at != process.last.round) or process.last.state is WorkerState.PAUSED:
+                self._leave(process)
             process.applied = max(process.applied, tells)
+            if process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells):
+                self._steps.enter(process)
             self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits)
             here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
             if here and any(peer.hung_since is not None for peer in self.world(process.last.round)):
                 process.stuck_since = self._cluster.now
+
+    def obey(self, process: Process) -> None:
+        """What it was told last, as soon as it has seen it."""
+        self._cluster.after(
+            self._cluster.draw(self._cluster.timing.worker_seen), self._obey, process, len(process.tells)
+        )
+
+    def _leave(self, process: Process) -> None:
+        if process.at and process.last.pause_at is not None:
+            for watcher in self._cluster.watchers:
+                watcher.left(process, process.last.pause_at)
+        process.at = 0
+
+    def look_at_step(self, node: Node, local_rank: int, launch: int) -> None:
+        process = node.processes[local_rank]
+        step = process.step if process.launch == launch and process.at else None
+        self._cluster.after(0.0, self._cluster.deliver, node, saw.StepSeen(local_rank, launch, step))
 
     def _freed(self, process: Process) -> None:
         """It got out of what it waited in, and is on its way."""

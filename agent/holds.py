@@ -1,0 +1,74 @@
+"""Holds: where all ranks pause, when a world changes and nobody was lost.
+
+Nobody is interrupted then, so that no step is lost or repeated. It takes two moves:
+
+1. The leader asks (`Report.holds`). Each agent tells each of its workers to complete no step beyond the one that it is
+   in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with the
+   greatest of these steps (`Report.held`): whatever is agreed on, none of its workers has passed it.
+2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`). Each rank goes on to that
+   step, which no rank has passed and every rank can reach, and leaves there.
+
+If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. A trainer that
+counts no steps is not held, and leaves its world at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softrun.agent.crew import Crew
+from softrun.agent.effects import Effect, LookAtStep
+from softrun.agent.model import Hold
+from softrun.agent.observations import StepSeen
+
+
+@dataclass
+class _Held:
+    launch: int
+    told: int | None = None
+    """The step beyond which it was told not to go."""
+    sure: bool = False
+    tries: int = 0
+
+
+class Holds:
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._version = 0
+        self._workers: dict[int, _Held] = {}
+
+    def follow(self, version: int) -> list[Effect]:
+        """`version` is of the record whose world is to be left together; 0: none, or no longer."""
+        effects: list[Effect] = []
+        if version != self._version:
+            effects += self._let_go()
+            self._version = version
+        if version and not self._workers and self._crew.has_entered():
+            self._workers = {local_rank: _Held(launch) for local_rank, launch in self._crew.at_work()}
+            effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._workers.items()]
+        return effects
+
+    def seen(self, seen: StepSeen) -> list[Effect]:
+        """How far a worker had come after it was told."""
+        held = self._workers.get(seen.local_rank)
+        if held is None or held.launch != seen.launch or held.sure:
+            return []
+        held.sure = seen.step is None or (held.told is not None and seen.step < held.told)
+        if seen.step is None or held.sure:
+            return []
+        # The step that it is in; the next time some more, for one whose steps are quicker than this.
+        held.told = seen.step + 2**held.tries
+        held.tries += 1
+        return [*self._crew.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
+
+    def answer(self) -> Hold | None:
+        """What the leader is to know, as soon as it is certain."""
+        if not self._workers or not all(held.sure for held in self._workers.values()):
+            return None
+        return Hold(self._version, max(held.told or 0 for held in self._workers.values()))
+
+    def _let_go(self) -> list[Effect]:
+        """Those who were not told of another world meanwhile go on in theirs."""
+        waiting = [local_rank for local_rank, held in self._workers.items() if held.told is not None]
+        self._workers = {}
+        return [effect for local_rank in waiting for effect in self._crew.hold(local_rank, None)]

@@ -1,0 +1,81 @@
+"""The steps of the simulated workers, where they count them.
+
+The ranks of a world go in step: nobody completes one that not all others take part in. One that is held begins no more;
+one that was told after which step to leave leaves after that one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from softrun.runtime.events import WorkerState
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+    from simulation.workers import Process
+
+
+class Steps:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._entered: dict[int, list[Process]] = defaultdict(list)
+        self._done: dict[tuple[int, Process], int] = {}  # by world
+        self._begins: dict[int, int] = {}
+
+    def enter(self, process: Process) -> None:
+        """It has obeyed what named a world."""
+        number = process.last.round
+        if self._cluster.habits.step_s is None or process.at == number:
+            return
+        process.at, process.step = number, None
+        if number not in self._begins:
+            self._begins[number] = max(self._done.values(), default=0)
+        self._entered[number].append(process)
+        self._later(process)
+
+    @staticmethod
+    def stays(process: Process) -> bool:
+        """Is it told, but for now goes on in the world that it is in?"""
+        if not process.at:
+            return False
+        if process.last.round == process.at and process.last.state is WorkerState.HEALTHY:
+            return True
+        pause_at = process.last.pause_at
+        return pause_at is not None and (process.step is None or process.step < pause_at)
+
+    def _later(self, process: Process) -> None:
+        assert self._cluster.habits.step_s is not None
+        self._cluster.after(self._cluster.draw(self._cluster.habits.step_s), self._complete, process, process.at)
+
+    def _complete(self, process: Process, number: int) -> None:
+        if not process.alive or process.at != number:
+            return
+        if self._may_complete(process, number):
+            process.step = self._last(process, number) + 1
+            self._done[number, process] = process.step
+            if process.last.round > number or process.last.state is WorkerState.PAUSED:
+                self._cluster.workers.obey(process)
+        self._later(process)
+
+    def _may_complete(self, process: Process, number: int) -> bool:
+        world = self._entered[number]
+        size = next(tell.info.world_size for tell in process.tells if tell.round == number and tell.hold_at is None)
+        if len(world) < size:
+            return False
+        done = self._last(process, number)
+        return all(self._last(peer, number) > done or self._begins_next(peer, number, done) for peer in world)
+
+    def _begins_next(self, process: Process, number: int, done: int) -> bool:
+        """Does it take part in the step after this one? It has looked before that whether it shall."""
+        stays = process.last.round == number and process.last.state is WorkerState.HEALTHY
+        bound = process.last.hold_at if stays else process.last.pause_at
+        held = bound is not None and process.step is not None and process.step >= bound
+        there = process.alive and process.at == number and not process.stalled and not process.leaving
+        return there and self._last(process, number) == done and not held
+
+    def _last(self, process: Process, number: int) -> int:
+        """The last step that it has completed; who has come to a world takes the step from the others."""
+        if (number, process) in self._done:
+            return self._done[number, process]
+        return self._begins[number]
