@@ -9,7 +9,7 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
    step, which no rank has passed and every rank can reach, and leaves there.
 
 If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. A trainer that
-counts no steps is not held, and leaves its world at once.
+counts no steps is not held, and leaves its world at once; and so do all where the ranks do not count alike.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Holds:
         """What the leader is to know, as soon as it is certain."""
         if not self._workers or not all(held.sure for held in self._workers.values()):
             return None
-        return Hold(self._version, max(held.told or 0 for held in self._workers.values()))
+        told = [held.told for held in self._workers.values() if held.told is not None]
+        return Hold(self._version, min(told, default=0), max(told, default=0))
 
     def _let_go(self) -> list[Effect]:
         """Those who were not told of another world meanwhile go on in theirs."""

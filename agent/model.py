@@ -51,10 +51,12 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The workers of a node complete no step after `step` while the record has this version; 0: they count none."""
+    """The workers of a node wait while the record has this version: one after step `first`, all after step `last` at
+    the latest. 0: they count none."""
 
     version: int
-    step: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from softrun.agent import ranks
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.runtime.events import WorkerFault
 
+MOST_APART = 10  # steps; ranks that are further apart do not count alike, and no step is the same for all
+
 # --- transitions
 
 
@@ -254,9 +256,11 @@ def _between_steps(
     if decision.proposal is None or not waits.hold_s:
         return decision
     held = [reports[m.node].held for m in round_.members]
-    steps = [hold.step for hold in held if hold is not None and hold.version == round_.version]
-    if len(steps) == len(held):
-        return replace(decision, proposal=replace(decision.proposal, pause_at=max(steps)), holds=True)
+    answers = [hold for hold in held if hold is not None and hold.version == round_.version]
+    if len(answers) == len(held):
+        last = max(hold.last for hold in answers)
+        alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
+        return replace(decision, proposal=replace(decision.proposal, pause_at=last if alike else 0), holds=True)
     if patience.hold_since is None:
         patience.hold_since = now
     due = patience.hold_since + waits.hold_s

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from values import JOB, STORE, member, opened, ready, sealed
 
 from softrun.agent import rendezvous
-from softrun.agent.model import Phase, Report, Round, Standing
+from softrun.agent.model import Hold, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Decision, Fate, Patience, Waits
 from softrun.runtime.events import WorkerFault
 
@@ -313,3 +313,75 @@ def test_whatever_was_heard_the_next_record_is_sound(
         assert not {m.node for m in after.members} & dead
         assert all(heard[m.node].standing is Standing.READY for m in after.members)
         assert set(after.lost) <= dead
+
+
+# --- between two steps
+
+PAUSING = replace(WAITS, hold_s=5.0)
+
+
+def held(version: int, first: int, last: int) -> dict[str, object]:
+    return {"held": Hold(version, first, last)}
+
+
+def in_step(round_: Round, *reports: Report, since: Patience | None = None, now: float = 9.0) -> Decision:
+    heard = {report.member.node: report for report in reports}
+    waited = since or Patience(enough_since=0.0)
+    return rendezvous.decide(round_, heard, set(), STORE, PAUSING, waited, now)
+
+
+def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
+    world = sealed(A, B)
+    asking = in_step(world, ready(A), ready(B), ready(C))
+    assert (asking.proposal, asking.holds, asking.again_at) == (None, True, 14.0)
+    one = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(1, 3, 3)), ready(C))
+    assert (one.proposal, one.holds) == (None, True), "an answer about another record is none"
+    agreed = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C))
+    assert members(agreed) == ["a", "b", "c"]
+    assert agreed.proposal is not None
+    assert (agreed.proposal.pause_at, agreed.holds) == (9, True)
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=Patience(enough_since=0.0, hold_since=4.0))
+    assert late.proposal is not None
+    assert late.proposal.pause_at == 0
+
+
+def test_no_step_is_agreed_on_where_nobody_counts_or_not_all_alike() -> None:
+    for answers in ((held(2, 0, 0), held(2, 0, 0)), (held(2, 3, 3), held(2, 500, 501))):
+        decision = in_step(
+            sealed(A, B), *(ready(m, **answer) for m, answer in zip((A, B), answers, strict=True)), ready(C)
+        )
+        assert decision.proposal is not None
+        assert decision.proposal.pause_at == 0
+
+
+def test_a_loss_is_not_waited_for() -> None:
+    heard = {"a": ready(A), "c": ready(C)}
+    decision = rendezvous.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, Patience(), 0.0)
+    assert members(decision) == ["a", "c"]
+    assert not decision.holds
+
+
+def test_who_leaves_is_done_without_after_the_step() -> None:
+    world = sealed(A, B, C)
+    reports = [ready(A, **held(2, 5, 5)), ready(B, leaves=True, **held(2, 5, 6)), ready(C, **held(2, 5, 5))]
+    decision = in_step(world, *reports)
+    assert members(decision) == ["a", "c"]
+    assert decision.proposal is not None
+    assert decision.proposal.pause_at == 6
+    asking = in_step(world, ready(A), ready(B, leaves=True), ready(C))
+    assert (asking.proposal, asking.holds) == (None, True)
+
+
+def test_who_leaves_is_dismissed_where_too_few_would_be_left() -> None:
+    pair = replace(JOB, min_nodes=2)
+    decision = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True))
+    assert (decision.proposal, decision.dismisses) == (None, True)
+    replaced = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True), ready(C))
+    assert (replaced.holds, replaced.dismisses) == (True, False), "the newcomer takes its place"
+
+
+def test_who_leaves_is_no_newcomer() -> None:
+    assert decide(sealed(A), ready(A), ready(B, leaves=True)) == Decision("nothing to do")

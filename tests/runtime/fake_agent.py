@@ -49,6 +49,7 @@ def an_event(
     state: WorkerState = WorkerState.HEALTHY,
     change: WorldChangeEvent | None = None,
     info: WorkerInfo | None = None,
+    **steps: int | None,
 ) -> WorkerEvent:
     return WorkerEvent(
         timestamp=time.time_ns() // 1_000_000,
@@ -56,6 +57,7 @@ def an_event(
         worker_state=state,
         change_event=change,
         round=round_,
+        **steps,
     )
 
 
@@ -129,17 +131,23 @@ class FakeAgent:
         self._workers.append(worker)
         return worker
 
-    def form(self, members: list[Worker], change: WorldChangeEvent | None = None) -> None:
+    def form(self, members: list[Worker], change: WorldChangeEvent | None = None, pause_at: int | None = None) -> None:
         """A new world of these members, in rank order, with a store of its own."""
         self.round += 1
         port = self._new_store()
         for rank, member in enumerate(members):
             member.info = an_info(rank, len(members), port)
-            member.writer.write(an_event(self.round, WorkerState.HEALTHY, change, member.info))
+            event = an_event(self.round, WorkerState.HEALTHY, change, member.info, pause_at=pause_at)
+            member.writer.write(event)
 
-    def pause(self, members: list[Worker], change: WorldChangeEvent) -> None:
+    def pause(self, members: list[Worker], change: WorldChangeEvent, pause_at: int | None = None) -> None:
         for member in members:
-            member.writer.write(an_event(self.round, WorkerState.PAUSED, change, member.info))
+            event = an_event(self.round, WorkerState.PAUSED, change, member.info, pause_at=pause_at)
+            member.writer.write(event)
+
+    def hold(self, members: list[Worker], hold_at: int | None) -> None:
+        for member in members:
+            member.writer.write(an_event(self.round, WorkerState.HEALTHY, None, member.info, hold_at=hold_at))
 
     def end(self) -> None:
         for worker in self._workers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -183,3 +184,55 @@ def test_without_a_group_a_pass_ends_with_its_world(agent: FakeAgent) -> None:
         worker.says(f"pass {round_}")
     assert worker.ends() == 0
     assert worker.output.count("is over") == 2
+
+
+COUNTS = """
+import time
+from softrun.runtime import WorldChanged, worlds
+step = 0
+for world in worlds():
+    print("in world", world.round)
+    try:
+        while True:
+            step += 1
+            time.sleep(0.005)
+            world.check(step)
+    except WorldChanged:
+        print("left", world.round, "after", step)
+"""
+
+
+def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAgent) -> None:
+    worker = agent.start(COUNTS)
+    agent.form([worker])
+    worker.says("in world 1")
+    up = WorldChangeEvent.SCALE_UP
+
+    def step() -> int:
+        progress = worker.writer.read_progress()
+        return (progress.step or 0) if progress is not None else 0
+
+    def waits_after(step_: int) -> None:
+        agent.hold([worker], step_)
+        wait_until(lambda: step() == step_, f"step {step_}")
+        time.sleep(0.05)  # ten steps
+        assert step() == step_
+
+    first = wait_until(step, "a step") + 20
+    waits_after(first)
+    waits_after(first + 5)
+    agent.hold([worker], None)
+    wait_until(lambda: step() > first + 20, "it goes on")
+    last = step() + 30
+    agent.hold([worker], last - 10)
+    agent.pause([worker], up, pause_at=last)
+    agent.form([worker], up, pause_at=last)
+    worker.says(f"left 1 after {last}")
+    worker.says("in world 2")
+    agent.pause([worker], up, pause_at=10**9)
+    agent.form([worker], up, pause_at=10**9)
+    wait_until(lambda: step() > last + 20, "it works on in its world")
+    assert "in world 3" not in worker.output
+    agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
+    agent.form([worker])
+    worker.says("in world 4")
