@@ -56,6 +56,8 @@ class Allegiance:
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
+        if returned:
+            self.leadership.heard_again(node)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
             self._liveness.holds(node, report.member.term)

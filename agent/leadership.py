@@ -10,7 +10,7 @@ from softrun.agent import ranks, rendezvous
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
 from softrun.agent.model import Address, Beat, Phase, Report, Round, Standing
-from softrun.agent.rendezvous import Patience, Waits
+from softrun.agent.rendezvous import Decision, Patience, Waits
 
 
 class Leadership:
@@ -32,8 +32,10 @@ class Leadership:
         self._used_store: Address | None = None
         self._patience = Patience()
         self._proposed: tuple[Round, float] | None = None
-        self._reason = ""
-        self._news = True  # since the last decision
+        self._decision = Decision("")
+        self._news = True  # since that decision: it may not stand any more
+        self._returned: set[str] = set()  # they were silent, so they may have counted as dead
+        self._missed = False  # one of the reports was of a missed world
 
     def hear(self, report: Report) -> bool:
         """Keep a report. True where it is the first of this node's life."""
@@ -49,8 +51,17 @@ class Leadership:
         if fresh:
             self.reports.pop(node, None)
         self.reports[node] = report
-        self._news = True
+        self._missed = self._missed or report.missed_round > 0
+        known = node not in self._returned
+        self._returned.discard(node)
+        if not (known and rendezvous.stands(self._decision, before, report, len(self.reports), self._missed)):
+            self._news = True
         return fresh
+
+    def heard_again(self, node: str) -> None:
+        """It had been silent for long: whatever it says next is news."""
+        if node in self.reports:
+            self._returned.add(node)
 
     def bury(self, node: str) -> None:
         """Its process is gone. What a finished node has said stays true."""
@@ -66,7 +77,8 @@ class Leadership:
         self._patience = Patience()
         self._proposed = None
         self._news = True
-        self._evicted = {life for life in self._placed if life[0] in round_.lost}
+        lost = set(round_.lost)
+        self._evicted = {life for life in self._placed if life[0] in lost}
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
@@ -103,15 +115,15 @@ class Leadership:
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
             return []  # most beats: nothing has changed
-        for member in round_.members:
-            if member.node != self._node:
-                self._liveness.watch(member.node, now)
         if self.spare_store is None:
             return self._ask_for_store()
         if self._proposed is not None and now < self._proposed[1] + self._retry_s:
             self.again_at = self._proposed[1] + self._retry_s
             return []
         self._news = False
+        for member in round_.members:
+            if member.node != self._node:
+                self._liveness.watch(member.node, now)
         # Members owe this agent a sign of life; of newcomers one must have come by itself, or they may be long gone.
         dead = {m.node for m in round_.members if self._liveness.dead(m.node, now)}
         dead |= {node for node in self.reports if node not in dead and self._liveness.silent(node, now)} - {
@@ -121,8 +133,8 @@ class Leadership:
         decision = rendezvous.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
         self.again_at = decision.again_at
         effects: list[Effect] = []
-        if decision.reason != self._reason:
-            self._reason = decision.reason
+        before, self._decision = self._decision, decision
+        if decision.reason != before.reason:
             effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
         if decision.proposal is not None:
             effects += self.propose(decision.proposal, now)

@@ -131,11 +131,39 @@ class Patience:
 
 @dataclass(frozen=True)
 class Decision:
-    """`proposal` for the store, if it is time; the reason; and when to ask again without any news."""
+    """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
+
+    A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last three say which reports
+    cannot change it: `stands` knows.
+    """
 
     reason: str
     proposal: Round | None = None
     again_at: float | None = None
+    crowd: int = 0  # while fewer nodes have been heard than that, newcomers change nothing
+    unheard: str = ""  # until this node was heard, or is dead, only the end of the job would change anything
+    unfinished: str = ""  # until this node has finished, it changes nothing that others do
+
+
+def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
+    """Would the leader decide just so once more, now that `report` has come in the place of `before`?
+
+    `heard` counts the nodes that it has heard, and `missed` tells whether one of them has ever missed a world. True only
+    where that is certain.
+    """
+    if report.standing is Standing.FAILED:
+        return False
+    if decision.unheard and decision.unheard != report.member.node:
+        return True
+    if missed:
+        return False
+    if before is None:
+        plain = Report(report.member, Standing.READY, sequence=report.sequence)
+        return report == plain and heard < decision.crowd
+    same = replace(before, sequence=report.sequence, fresh=report.fresh)
+    if decision.unfinished and decision.unfinished != report.member.node and report.standing is Standing.FINISHED:
+        same = replace(same, standing=report.standing, done=report.done)
+    return report == same
 
 
 def decide(
@@ -167,7 +195,7 @@ def decide(
     anyone_done = any(report.standing is Standing.FINISHED for report in reports.values())
 
     if unheard:
-        return Decision(f"waiting to hear of {', '.join(unheard)}")
+        return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
     if round_.number and not stay and (anyone_done or round_.finishing):
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
@@ -190,7 +218,7 @@ def decide(
             if lost and stay:
                 # Those who live after all, behind another who believes to lead, learn from this to come back.
                 return Decision(reason, fall_short(round_, stay, lost))
-            return Decision(reason)
+            return Decision(reason, crowd=0 if lost else round_.settings.min_nodes)
         if round_.number or full or round_.finishing:
             return Decision(f"{len(world)} nodes are enough", seal(round_, world, store, lost))
         return _after_last_call(round_, world, store, waits, patience, now)
@@ -218,7 +246,7 @@ def decide(
             return Decision("newcomers fill the world", seal(round_, world, store, lost))
         return _after_last_call(round_, world, store, waits, patience, now)
     patience.enough_since = None
-    return Decision("nothing to do")
+    return Decision("nothing to do", unfinished=stay[-1].node if stay and round_.finishing else "")
 
 
 def _after_last_call(
@@ -229,7 +257,7 @@ def _after_last_call(
     due = patience.enough_since + waits.last_call_s
     if now >= due:
         return Decision(f"{len(world)} nodes after the last call", seal(round_, world, store, ()))
-    return Decision(f"{len(world)} nodes, last call", again_at=due)
+    return Decision(f"{len(world)} nodes, last call", again_at=due, crowd=round_.settings.max_nodes)
 
 
 def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> list[Member]:
@@ -297,4 +325,8 @@ def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
 
 def _who_is_missing(stay: list[Member], fates: dict[str, Fate]) -> str:
     told = [f"{node} {what.value}" for node, what in sorted(fates.items()) if what in (Fate.LOST, Fate.WITHDRAWN)]
-    return ", ".join(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+    return _named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+
+
+def _named(nodes: list[str]) -> str:
+    return ", ".join(nodes if len(nodes) <= 10 else [*nodes[:9], f"{len(nodes) - 9} more"])
