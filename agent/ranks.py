@@ -55,10 +55,27 @@ def places(round_: Round, life: tuple[str, int], named_store: Address | None = N
 
 def change(before: Round, after: Round) -> WorldChangeEvent | None:
     """What peers are told: SCALE_DOWN where somebody was lost, else SCALE_UP where somebody came, else None."""
-    old, new = set(worker_lives(before)), set(worker_lives(after))
-    if old - new:
+    old, new = _workers(before), _workers(after)
+    if _beyond(old, new):
         return WorldChangeEvent.SCALE_DOWN
-    return WorldChangeEvent.SCALE_UP if new - old else None
+    return WorldChangeEvent.SCALE_UP if _beyond(new, old) else None
+
+
+def _workers(round_: Round) -> dict[tuple[str, int], tuple[Worker, ...]]:
+    """By the lives of their nodes: a world has many more workers than nodes, and those of a node are mostly the same."""
+    return {m.life: m.workers for m in round_.members}
+
+
+def _beyond(some: dict[tuple[str, int], tuple[Worker, ...]], others: dict[tuple[str, int], tuple[Worker, ...]]) -> bool:
+    """Is there a worker among them that is not among the others?"""
+    return any(
+        workers != (same := others.get(life, ())) and not set(workers) <= set(same) for life, workers in some.items()
+    )
+
+
+def grown(before: Round, members: list[Member]) -> bool:
+    """Is there a worker that is not part of that round?"""
+    return _beyond({m.life: m.workers for m in members}, _workers(before))
 
 
 def outdated(reported: Member, placed: Member) -> bool:
@@ -72,6 +89,8 @@ def outdated(reported: Member, placed: Member) -> bool:
 
 def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
     """A member that stays: its survivors first in their old rank order, then the workers that are new."""
+    if placed.workers == reported.workers and not done:
+        return reported
     living = [w for w in reported.workers if w.local_rank not in done]
     survivors = [w for w in placed.workers if w in living]
     return replace(reported, workers=(*survivors, *sorted(w for w in living if w not in survivors)))
@@ -85,10 +104,11 @@ def with_member(round_: Round, member: Member) -> Round:
 
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
     """Members of the next world in rank order; a survivor is one with a surviving worker."""
-    old = set(worker_lives(before))
+    old = _workers(before)
 
     def survives(member: Member) -> bool:
-        return any((*member.life, w.local_rank, w.incarnation) in old for w in member.workers)
+        placed = old.get(member.life, ())
+        return any(worker in placed for worker in member.workers)
 
     survivors = [m for m in members if survives(m)]
     in_order = survivors + [m for m in members if not survives(m)]

@@ -231,7 +231,7 @@ def decide(
             return Decision("too few nodes are left", fall_short(round_, stay, lost))
         return Decision("nobody is left in this world")
     if fault is not None and enough:
-        alone = len(world) == len(stay) and not _grown(round_, stay)
+        alone = len(world) == len(stay) and not ranks.grown(round_, stay)
         return Decision("a worker has a fault", seal(round_, world, store, lost, fault if alone else _anywhere(fault)))
     if _broken(round_, reports) and enough:
         if patience.broken_since is None:
@@ -241,7 +241,7 @@ def decide(
             return Decision("the world is broken, though nobody is lost", seal(round_, world, store, lost))
         return Decision("the world is broken; waiting for the loss that explains it", again_at=due)
     patience.broken_since = None
-    if len(world) > len(stay) or _grown(round_, stay):
+    if len(world) > len(stay) or ranks.grown(round_, stay):
         if full:
             return Decision("newcomers fill the world", seal(round_, world, store, lost))
         return _after_last_call(round_, world, store, waits, patience, now)
@@ -292,14 +292,13 @@ def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -
     """Is a worker of this world gone that has not simply finished? A report goes on to name those that have."""
     return any(
         fates[m.node] in (Fate.WITHDRAWN, Fate.LOST)
-        or (fates[m.node] is Fate.STAYS and not set(m.workers) <= set(reports[m.node].member.workers))
+        or (fates[m.node] is Fate.STAYS and not _names_all(reports[m.node].member, m))
         for m in round_.members
     )
 
 
-def _grown(round_: Round, stay: list[Member]) -> bool:
-    placed = set(ranks.worker_lives(round_))
-    return any((*m.life, w.local_rank, w.incarnation) not in placed for m in stay for w in m.workers)
+def _names_all(reported: Member, placed: Member) -> bool:
+    return placed.workers == reported.workers or set(placed.workers) <= set(reported.workers)
 
 
 def _broken(round_: Round, reports: dict[str, Report]) -> bool:
