@@ -49,7 +49,8 @@ class Allegiance:
             if self._following is not None:
                 self._liveness.watch(self._following, self._now)
         for member in round_.members:
-            self._liveness.holds(member.node, member.term)
+            if member.term:
+                self._liveness.holds(member.node, member.term)
         self._leader_beat = None  # somebody wrote this: whether they live is a new question
         return self.leadership.adopt(round_)
 

@@ -10,6 +10,7 @@ A round goes to every one of its N members, so what they have in common is writt
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
@@ -54,10 +55,7 @@ def decode_round(data: bytes) -> Round:
             f"the job's record has protocol version {version}, this release speaks {PROTOCOL_VERSION}: "
             "start every agent of the job with the same release of softrun"
         )
-    kinds = [
-        (incarnation, role, tuple(Worker(local_rank, life) for local_rank, life in workers), term)
-        for incarnation, role, workers, term in written
-    ]
+    kinds = [(incarnation, role, _workers(workers), term) for incarnation, role, workers, term in written]
     members = []
     for node, host, port, place, kind in places:
         if kind >= len(kinds):
@@ -65,6 +63,12 @@ def decode_round(data: bytes) -> Round:
         incarnation, role, workers, term = kinds[kind]
         members.append(Member(node, incarnation, host, port, role, workers, term, place))
     return replace(round_, members=tuple(members))
+
+
+@lru_cache(maxsize=1024)
+def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
+    """The same ones for the same: to compare those of thousands of nodes is quick then."""
+    return tuple(Worker(local_rank, incarnation) for local_rank, incarnation in written)
 
 
 def encode_message(message: Message) -> bytes:

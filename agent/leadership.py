@@ -9,7 +9,7 @@ from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, Beat, Phase, Report, Round, Standing
+from softrun.agent.model import Address, Beat, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Decision, Patience, Waits
 
 
@@ -26,7 +26,7 @@ class Leadership:
         """When `lead` must be asked again without any news."""
         self.spare_store: Address | None = None
         """A worker store that no world uses yet."""
-        self._placed: set[tuple[str, int]] = set()  # who was in the last record
+        self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
@@ -78,12 +78,12 @@ class Leadership:
         self._proposed = None
         self._news = True
         lost = set(round_.lost)
-        self._evicted = {life for life in self._placed if life[0] in lost}
+        self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
                 del self.reports[node]
-        self._placed = {member.life for member in round_.members}
+        self._placed = round_.members
         for member in round_.members:
             report = self.reports.get(member.node)
             if report is not None and ranks.outdated(report.member, member):

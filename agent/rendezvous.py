@@ -148,8 +148,7 @@ class Decision:
 def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
     """Would the leader decide just so once more, now that `report` has come in the place of `before`?
 
-    `heard` counts the nodes that it has heard, and `missed` tells whether one of them has ever missed a world. True only
-    where that is certain.
+    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world. True only where it is certain.
     """
     if report.standing is Standing.FAILED:
         return False

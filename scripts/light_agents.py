@@ -201,7 +201,7 @@ class LightC10dStore(C10dStore):
 
 
 class CountedTCPStore:
-    """A TCPStore whose operations are counted, by what is done to which key: the job's name and all numbers left out."""
+    """A TCPStore whose operations are counted, by what is done to which key, without numbers."""
 
     def __init__(self, store: TCPStore, tally: Tally) -> None:
         self._store = store

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ from softrun.agent.store import Store
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-HALLS = 8
+HALLS = 16
+TURN_S = 0.1  # or hundreds of threads that wait for their turn wake up 200 times a second each to ask for it
 
 OpenStore = Callable[[str, Tally], Store]
 """Opens the store for the agent of that name."""
@@ -129,6 +131,7 @@ def _hall(
 ) -> None:
     for other in others:
         other.close()  # or nobody would see it closed
+    sys.setswitchinterval(TURN_S)
     tally = Tally()
     if prepare is not None:
         prepare(tally)
