@@ -57,10 +57,17 @@ def places(round_: Round, life: tuple[str, int], named_store: Address | None = N
 
 def change(before: Round, after: Round) -> WorldChangeEvent | None:
     """What peers are told: SCALE_DOWN where somebody was lost, else SCALE_UP where somebody came, else None."""
-    lost, came = _compare(before.members, after.members)
-    if lost:
-        return WorldChangeEvent.SCALE_DOWN
-    return WorldChangeEvent.SCALE_UP if came else None
+    global _change  # the last answer, since the same is asked twice
+    asked_before, asked_after, answer = _change
+    if asked_before is not before or asked_after is not after:
+        lost, came = _compare(before.members, after.members)
+        grew = WorldChangeEvent.SCALE_UP if came else None
+        answer = WorldChangeEvent.SCALE_DOWN if lost else grew
+        _change = (before, after, answer)
+    return answer
+
+
+_change: tuple[Round | None, Round | None, WorldChangeEvent | None] = (None, None, None)
 
 
 def grown(before: Round, members: list[Member]) -> bool:

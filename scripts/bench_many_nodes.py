@@ -36,6 +36,7 @@ from local_etcd import LocalEtcd
 
 ROOT = Path(__file__).parent.parent
 NODES = (8, 16, 32, 64, 128, 256, 512)
+TORCHS = (8, 16, 32, 64, 128, 192, 256)
 SIMULATED = (1_000, 10_000)
 TORCH_GIVES_UP_S = 120.0
 LIMIT_S = 1800.0  # of one measurement
@@ -48,7 +49,7 @@ def many_nodes(_args: argparse.Namespace) -> Iterator[Record]:
     starts: dict[str, dict[int, Record]] = {}
     for system in ("c10d", "etcd", "torch", "simulated"):
         starts[system] = {}
-        for nodes in SIMULATED if system == "simulated" else NODES:
+        for nodes in {"simulated": SIMULATED, "torch": TORCHS}.get(system, NODES):
             record = measure(system, nodes)
             yield record
             print(f"  {told(record)}", flush=True)
@@ -62,22 +63,22 @@ def compared(ours: dict[int, Record], theirs: dict[int, Record]) -> Iterator[Rec
     """softrun on its embedded store beside torch's rendezvous, which uses the same one: at the largest N of both."""
     if not ours or not theirs:
         return
-    same, most = max(set(ours) & set(theirs)), max(ours)
-    (soft, soft_swaps), (much, _), (torch, torch_swaps) = map(_start, (ours[same], ours[most], theirs[same]))
-    record: Record = {
-        "nodes": same,
-        "most": most,
-        "time_ratio": torch / soft,
-        "swaps_ratio": torch_swaps / soft_swaps,
-        "time_per_node_ratio": (torch / same) / (much / most),
-        "time_per_pair_ratio": (torch / same**2) / (much / most**2),
+    same, most, torchs = max(set(ours) & set(theirs)), max(ours), max(theirs)
+    (soft, soft_swaps), (much, much_swaps) = _start(ours[same]), _start(ours[most])
+    (torch, torch_swaps), (largest, largest_swaps) = _start(theirs[same]), _start(theirs[torchs])
+    yield {
+        "same": same,
+        "same_time_ratio": torch / soft,
+        "same_swaps_ratio": torch_swaps / soft_swaps,
+        "softrun_most": most,
+        "torch_most": torchs,
+        "most_time_ratio": largest / much,
+        "most_swaps_ratio": largest_swaps / much_swaps,
     }
-    yield record
     print(
-        f"  {same} nodes, torch's most: torch takes {record['time_ratio']:.1f} times as long, with "
-        f"{record['swaps_ratio']:.0f} times as many compare-and-swaps\n"
-        f"  softrun's {most} beside torch's {same}: torch takes {record['time_per_node_ratio']:.1f} times as long for "
-        "each node that joins"
+        f"  {same} nodes: torch takes {torch / soft:.1f} times as long, with {torch_swaps / soft_swaps:.0f} times the "
+        f"compare-and-swaps\n  torch's {torchs} nodes, the most that it finishes, take {largest / much:.1f} times as "
+        f"long as softrun's {most}, and {largest_swaps / much_swaps:.0f} times as many compare-and-swaps"
     )
 
 
