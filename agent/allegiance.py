@@ -49,13 +49,16 @@ class Allegiance:
             if self._following is not None:
                 self._liveness.watch(self._following, self._now)
         for member in round_.members:
-            self._liveness.holds(member.node, member.term)
+            if member.term:
+                self._liveness.holds(member.node, member.term)
         self._leader_beat = None  # somebody wrote this: whether they live is a new question
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
+        if returned:
+            self.leadership.heard_again(node)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
             self._liveness.holds(node, report.member.term)

@@ -218,7 +218,7 @@ class Engine:
             self._leave(Result(Outcome.JOB_OVER, "this job is over already: choose another --rdzv_id"))
             return
         self._effects += self._allegiance.adopt(round_)
-        if set(round_.lost) & self._peers():
+        if round_.lost and set(round_.lost) & self._peers():
             self._loss_at = self._now
         placed_before = before is not None and before.member(self._config.node, self.incarnation) is not None
         placed = round_.member(self._config.node, self.incarnation) is not None
@@ -652,7 +652,7 @@ class Engine:
 
     def _wait(self) -> None:
         leader = self._leader()
-        if not self._placed() and leader is not None and leader.node != self._config.node:
+        if leader is not None and leader.node != self._config.node and not self._placed():
             self._warm_up()
         if self.record is None and self._store_empty and self._tenure.sure(self._now):
             self._effects += self._allegiance.propose(rendezvous.found(self._me(), self._config.job))

@@ -35,7 +35,7 @@ RETRY_S = 0.2  # between two rounds through all members
 _OPTIONS = (
     # Or a member that was away is left alone for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", int(CALL_TIMEOUT_S * 1000)),  # which is how long an attempt may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),

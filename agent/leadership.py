@@ -9,8 +9,8 @@ from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, Beat, Phase, Report, Round, Standing
-from softrun.agent.rendezvous import Patience, Waits
+from softrun.agent.model import Address, Beat, Member, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import Decision, Patience, Waits
 
 
 class Leadership:
@@ -30,14 +30,16 @@ class Leadership:
         """The version of the record whose world the workers are to leave together; 0 is none. It stays when that record
         is over: those who have not seen the next one yet must not go on."""
         self.dismisses = False
-        self._placed: set[tuple[str, int]] = set()  # who was in the last record
+        self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
         self._patience = Patience()
         self._proposed: tuple[Round, float] | None = None
-        self._reason = ""
-        self._news = True  # since the last decision
+        self._decision = Decision("")
+        self._news = True  # since that decision: it may not stand any more
+        self._returned: set[str] = set()  # they were silent, so they may have counted as dead
+        self._missed = False  # one of the reports was of a missed world
 
     def hear(self, report: Report) -> bool:
         """Keep a report. True where it is the first of this node's life."""
@@ -53,8 +55,17 @@ class Leadership:
         if fresh:
             self.reports.pop(node, None)
         self.reports[node] = report
-        self._news = True
+        self._missed = self._missed or report.missed_round > 0
+        known = node not in self._returned
+        self._returned.discard(node)
+        if not (known and rendezvous.stands(self._decision, before, report, len(self.reports), self._missed)):
+            self._news = True
         return fresh
+
+    def heard_again(self, node: str) -> None:
+        """It had been silent for long: whatever it says next is news."""
+        if node in self.reports:
+            self._returned.add(node)
 
     def bury(self, node: str) -> None:
         """Its process is gone. What a finished node has said stays true."""
@@ -70,12 +81,13 @@ class Leadership:
         self._patience = Patience()
         self._proposed = None
         self._news = True
-        self._evicted = {life for life in self._placed if life[0] in round_.lost}
+        lost = set(round_.lost)
+        self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
                 del self.reports[node]
-        self._placed = {member.life for member in round_.members}
+        self._placed = round_.members
         for member in round_.members:
             report = self.reports.get(member.node)
             if report is not None and ranks.outdated(report.member, member):
@@ -107,15 +119,15 @@ class Leadership:
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
             return []  # most beats: nothing has changed
-        for member in round_.members:
-            if member.node != self._node:
-                self._liveness.watch(member.node, now)
         if self.spare_store is None:
             return self._ask_for_store()
         if self._proposed is not None and now < self._proposed[1] + self._retry_s:
             self.again_at = self._proposed[1] + self._retry_s
             return []
         self._news = False
+        for member in round_.members:
+            if member.node != self._node:
+                self._liveness.watch(member.node, now)
         # Members owe this agent a sign of life; of newcomers one must have come by itself, or they may be long gone.
         dead = {m.node for m in round_.members if self._liveness.dead(m.node, now)}
         dead |= {node for node in self.reports if node not in dead and self._liveness.silent(node, now)} - {
@@ -131,8 +143,8 @@ class Leadership:
             self._patience.hold_since = None
             self.holds = 0 if self.holds == round_.version else self.holds
         effects: list[Effect] = []
-        if decision.reason != self._reason:
-            self._reason = decision.reason
+        before, self._decision = self._decision, decision
+        if decision.reason != before.reason:
             effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
         if decision.proposal is not None:
             effects += self.propose(decision.proposal, now)

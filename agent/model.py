@@ -137,4 +137,4 @@ class Round:
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """This life of the node, if it is part of this round."""
-        return next((m for m in self.members if m.life == (node, incarnation)), None)
+        return next((m for m in self.members if m.node == node and m.incarnation == incarnation), None)

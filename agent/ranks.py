@@ -7,6 +7,7 @@ where there is one, whatever anybody wants, so it can be the source of state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from softrun.agent.model import Address, Member, Round, Worker
@@ -28,14 +29,15 @@ def places(round_: Round, life: tuple[str, int], named_store: Address | None = N
     if store is None:
         raise AssertionError("places asked of a round that was never sealed")
     nodes = round_.members
-    world_size = sum(len(m.workers) for m in nodes)
-    group_rank = next((i for i, m in enumerate(nodes) if m.life == life), None)
+    group_rank = next((i for i, m in enumerate(nodes) if m.node == life[0] and m.incarnation == life[1]), None)
     if group_rank is None:
         raise AssertionError(f"places asked for {life}, which is not in round {round_.number}")
     me = nodes[group_rank]
-    first = sum(len(m.workers) for m in nodes[:group_rank])
-    role_first = sum(len(m.workers) for m in nodes[:group_rank] if m.role == me.role)
-    role_size = sum(len(m.workers) for m in nodes if m.role == me.role)
+    sizes = [len(m.workers) for m in nodes]
+    role_sizes = [len(m.workers) for m in nodes if m.role == me.role]
+    role_before = sum(m.role == me.role for m in nodes[:group_rank])
+    first, role_first = sum(sizes[:group_rank]), sum(role_sizes[:role_before])
+    world_size, role_size = sum(sizes), sum(role_sizes)
     return {
         worker: WorkerInfo(
             local_rank=worker.local_rank,
@@ -55,10 +57,30 @@ def places(round_: Round, life: tuple[str, int], named_store: Address | None = N
 
 def change(before: Round, after: Round) -> WorldChangeEvent | None:
     """What peers are told: SCALE_DOWN where somebody was lost, else SCALE_UP where somebody came, else None."""
-    old, new = set(worker_lives(before)), set(worker_lives(after))
-    if old - new:
+    lost, came = _compare(before.members, after.members)
+    if lost:
         return WorldChangeEvent.SCALE_DOWN
-    return WorldChangeEvent.SCALE_UP if new - old else None
+    return WorldChangeEvent.SCALE_UP if came else None
+
+
+def grown(before: Round, members: list[Member]) -> bool:
+    """Is there a worker that is not part of that round?"""
+    return _compare(before.members, members)[1]
+
+
+def _compare(before: Sequence[Member], after: Sequence[Member]) -> tuple[bool, bool]:
+    """Is a worker gone, and has one come? Node by node, since most of them have the same workers as before."""
+    gone = {m.node: m for m in before}
+    lost = came = False
+    for member in after:
+        placed = gone.pop(member.node, None)
+        if placed is None or placed.incarnation != member.incarnation:
+            lost |= placed is not None and bool(placed.workers)
+            came |= bool(member.workers)
+        elif placed.workers != member.workers:
+            lost |= not set(placed.workers) <= set(member.workers)
+            came |= not set(member.workers) <= set(placed.workers)
+    return lost or any(m.workers for m in gone.values()), came
 
 
 def outdated(reported: Member, placed: Member) -> bool:
@@ -72,6 +94,8 @@ def outdated(reported: Member, placed: Member) -> bool:
 
 def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
     """A member that stays: its survivors first in their old rank order, then the workers that are new."""
+    if placed.workers == reported.workers and not done:
+        return reported
     living = [w for w in reported.workers if w.local_rank not in done]
     survivors = [w for w in placed.workers if w in living]
     return replace(reported, workers=(*survivors, *sorted(w for w in living if w not in survivors)))
@@ -85,10 +109,11 @@ def with_member(round_: Round, member: Member) -> Round:
 
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
     """Members of the next world in rank order; a survivor is one with a surviving worker."""
-    old = set(worker_lives(before))
+    old = {m.life: m.workers for m in before.members}
 
     def survives(member: Member) -> bool:
-        return any((*member.life, w.local_rank, w.incarnation) in old for w in member.workers)
+        placed = old.get(member.life, ())
+        return any(worker in placed for worker in member.workers)
 
     survivors = [m for m in members if survives(m)]
     in_order = survivors + [m for m in members if not survives(m)]

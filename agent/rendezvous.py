@@ -144,6 +144,9 @@ class Decision:
     """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
 
     `holds`: the workers are to agree on a step. `dismisses`: those who leave are to go without.
+
+    A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last four say which reports
+    cannot change it: `stands` knows.
     """
 
     reason: str
@@ -151,6 +154,38 @@ class Decision:
     again_at: float | None = None
     holds: bool = False
     dismisses: bool = False
+    crowd: int = 0  # while fewer nodes have been heard than that, newcomers change nothing
+    unheard: str = ""  # until this node was heard, or is dead, only the end of the job would change anything
+    unanswered: str = ""  # until this node says which step it can reach, it changes nothing what others say of that
+    unfinished: str = ""  # until this node has finished, it changes nothing that others do
+
+
+def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
+    """Would the leader decide just so once more, now that `report` has come in the place of `before`?
+
+    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world. True only where it is certain.
+    """
+    if report.standing is Standing.FAILED:
+        return False
+    if decision.unheard and decision.unheard != report.member.node:
+        return True
+    if missed:
+        return False
+    if before is None:
+        plain = Report(report.member, Standing.READY, sequence=report.sequence)
+        return report == plain and heard < decision.crowd
+    others_owe = decision.unanswered not in ("", report.member.node)
+    same = replace(
+        before,
+        sequence=report.sequence,
+        fresh=report.fresh,
+        held=report.held if others_owe else before.held,
+        holds=report.holds,  # what leaders say
+        dismisses=report.dismisses,
+    )
+    if decision.unfinished and decision.unfinished != report.member.node and report.standing is Standing.FINISHED:
+        same = replace(same, standing=report.standing, done=report.done)
+    return report == same
 
 
 def decide(
@@ -182,7 +217,7 @@ def decide(
     anyone_done = any(report.standing is Standing.FINISHED for report in reports.values())
 
     if unheard:
-        return Decision(f"waiting to hear of {', '.join(unheard)}")
+        return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
     if round_.number and not stay and (anyone_done or round_.finishing):
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
@@ -212,7 +247,7 @@ def decide(
             if lost and stay:
                 # Those who live after all, behind another who believes to lead, learn from this to come back.
                 return Decision(reason, fall_short(round_, stay, lost))
-            return Decision(reason)
+            return Decision(reason, crowd=0 if lost else round_.settings.min_nodes)
         if round_.number or full or round_.finishing:
             return Decision(f"{len(world)} nodes are enough", seal(round_, world, store, lost))
         return _after_last_call(round_, world, store, waits, patience, now)
@@ -225,7 +260,7 @@ def decide(
             return Decision("too few nodes are left", fall_short(round_, stay, lost))
         return Decision("nobody is left in this world")
     if fault is not None and enough:
-        alone = len(world) == len(stay) and not _grown(round_, stay)
+        alone = len(world) == len(stay) and not ranks.grown(round_, stay)
         return Decision("a worker has a fault", seal(round_, world, store, lost, fault if alone else _anywhere(fault)))
     if _broken(round_, reports) and enough:
         if patience.broken_since is None:
@@ -238,14 +273,14 @@ def decide(
     decision = None
     if leaving:
         decision = Decision(f"{', '.join(leaving)} leaves", seal(round_, world, store, lost))
-    elif len(world) > len(stay) or _grown(round_, stay):
+    elif len(world) > len(stay) or ranks.grown(round_, stay):
         if full:
             decision = Decision("newcomers fill the world", seal(round_, world, store, lost))
         else:
             decision = _after_last_call(round_, world, store, waits, patience, now)
     if decision is None:
         patience.enough_since = None
-        return Decision("nothing to do")
+        return Decision("nothing to do", unfinished=stay[-1].node if stay and round_.finishing else "")
     return _between_steps(round_, reports, decision, waits, patience, now)
 
 
@@ -255,8 +290,8 @@ def _between_steps(
     """Nobody was lost, so nobody need be interrupted: before the world is sealed, agree where to leave the last one."""
     if decision.proposal is None or not waits.hold_s:
         return decision
-    held = [reports[m.node].held for m in round_.members]
-    answers = [hold for hold in held if hold is not None and hold.version == round_.version]
+    held = {m.node: reports[m.node].held for m in round_.members}
+    answers = [hold for hold in held.values() if hold is not None and hold.version == round_.version]
     if len(answers) == len(held):
         last = max(hold.last for hold in answers)
         alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
@@ -266,7 +301,8 @@ def _between_steps(
     due = patience.hold_since + waits.hold_s
     if now >= due:
         return decision
-    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True)
+    unanswered = [node for node, hold in held.items() if hold is None or hold.version != round_.version]
+    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True, unanswered=unanswered[-1])
 
 
 def _after_last_call(
@@ -277,7 +313,7 @@ def _after_last_call(
     due = patience.enough_since + waits.last_call_s
     if now >= due:
         return Decision(f"{len(world)} nodes after the last call", seal(round_, world, store, ()))
-    return Decision(f"{len(world)} nodes, last call", again_at=due)
+    return Decision(f"{len(world)} nodes, last call", again_at=due, crowd=round_.settings.max_nodes)
 
 
 def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> list[Member]:
@@ -313,14 +349,13 @@ def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -
     """Is a worker of this world gone that has not simply finished? A report goes on to name those that have."""
     return any(
         fates[m.node] in (Fate.WITHDRAWN, Fate.LOST)
-        or (fates[m.node] is Fate.STAYS and not set(m.workers) <= set(reports[m.node].member.workers))
+        or (fates[m.node] is Fate.STAYS and not _names_all(reports[m.node].member, m))
         for m in round_.members
     )
 
 
-def _grown(round_: Round, stay: list[Member]) -> bool:
-    placed = set(ranks.worker_lives(round_))
-    return any((*m.life, w.local_rank, w.incarnation) not in placed for m in stay for w in m.workers)
+def _names_all(reported: Member, placed: Member) -> bool:
+    return placed.workers == reported.workers or set(placed.workers) <= set(reported.workers)
 
 
 def _broken(round_: Round, reports: dict[str, Report]) -> bool:
@@ -346,4 +381,8 @@ def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
 
 def _who_is_missing(stay: list[Member], fates: dict[str, Fate]) -> str:
     told = [f"{node} {what.value}" for node, what in sorted(fates.items()) if what in (Fate.LOST, Fate.WITHDRAWN)]
-    return ", ".join(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+    return _named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+
+
+def _named(nodes: list[str]) -> str:
+    return ", ".join(nodes if len(nodes) <= 10 else [*nodes[:9], f"{len(nodes) - 9} more"])

@@ -45,6 +45,7 @@ class C10dStore:
         self._prefix = f"softrun/{job}/"
         self._endpoint = f"{host}:{port}"
         self._timeout = timedelta(seconds=connect_timeout_s)
+        self._has_head = False  # once there is one it stays
         addresses = resolve(host, connect_timeout_s)
         listener = _try_to_listen(addresses, port, bool(is_host)) if is_host is not False else None
         if is_host and listener is None:
@@ -67,7 +68,7 @@ class C10dStore:
             self._calls.add(self._prefix + "joined", 1)
 
     def latest(self) -> bytes | None:
-        version = self._newest(self._calls, 0)
+        version = self._newest(self._calls)
         return self._read(self._calls, version) if version else None
 
     def create(self, version: int, record: bytes) -> bytes:
@@ -83,9 +84,11 @@ class C10dStore:
         from torch.distributed import DistStoreError
 
         # The next version may be pruned already for a watcher that was away, so waiting for it comes second.
-        while (newest := self._newest(self._watch, version)) == version:
+        while (newest := self._head(self._watch)) <= version:
             with _loss_of(self._endpoint), suppress(DistStoreError):  # the wait has a bound, and begins again
                 self._watch.wait([self._key(version + 1)], _WAIT)
+                newest = max(self._head(self._watch), version + 1)
+                break
         return Change(self._read(self._watch, newest))
 
     def beat(self) -> int:
@@ -113,14 +116,18 @@ class C10dStore:
     def _key(self, version: int) -> str:
         return f"{self._prefix}record/{version}"
 
-    def _newest(self, store: TCPStore, version: int) -> int:
+    def _newest(self, store: TCPStore) -> int:
         with _loss_of(self._endpoint):
-            head = self._prefix + "head"
-            if store.check([head]):
-                version = max(version, int(store.get(head)))
+            version = self._head(store)
             while store.check([self._key(version + 1)]):
                 version += 1
             return version
+
+    def _head(self, store: TCPStore) -> int:
+        with _loss_of(self._endpoint):
+            head = self._prefix + "head"
+            self._has_head = self._has_head or store.check([head])
+            return int(store.get(head)) if self._has_head else 0
 
     def _read(self, store: TCPStore, version: int) -> bytes:
         with _loss_of(self._endpoint):

@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench_inprocess import inprocess
+from bench_many_nodes import many_nodes
 from measuring import Record, cluster, spread
 
 from local_cluster import (
@@ -316,6 +317,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
     "etcd_leader": etcd_leader,
     "etcd_away": etcd_away,
     "etcd_joins": etcd_joins,
+    "many_nodes": many_nodes,
     "survivors": survivors,
     "callback": callback,
     "inprocess": inprocess,

@@ -1,6 +1,6 @@
 """Many agents in one process: the real engine, driver, links and store, with workers that only pretend to run.
 
-For counting and timing what many nodes cost, in the benchmark and the tests.
+For counting and timing what many nodes cost, in the benchmark and the tests. `light_crowd` spreads them over processes.
 """
 
 from __future__ import annotations
@@ -8,36 +8,60 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from softrun.agent import effects as do
 from softrun.agent.driver import Driver
 from softrun.agent.engine import Engine, EngineConfig
-from softrun.agent.links import Links
+from softrun.agent.links import Links, _Connection
 from softrun.agent.mailbox import Mailbox
 from softrun.agent.model import JobSettings
-from softrun.agent.observations import Observation, Signalled, WorkerExited, WorkerStoreOpened
+from softrun.agent.observations import Observation, Signalled, Tick, WorkerExited, WorkerStoreOpened
 from softrun.agent.store import Store, StoreThreads
+from softrun.agent.store_c10d import C10dStore
 from softrun.agent.supervisor import Supervisor
 from softrun.agent.worker_stores import WorkerStores
 from softrun.policies import load_policy
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
 SIGTERM = 15
+
+
+class Tally:
+    """Counts things by name, from any thread."""
+
+    def __init__(self) -> None:
+        self._seen: deque[str] = deque()
+
+    def add(self, name: str) -> None:
+        self._seen.append(name)  # which is atomic, as adding one to a number is not
+
+    def counts(self) -> Counter[str]:
+        return Counter(self._seen.copy())
 
 
 class LightAgent:
     """One agent in a thread of its own, with one pretended worker. `open_store` is given its node's name."""
 
-    def __init__(self, name: str, job: JobSettings, open_store: Callable[[str], Store]) -> None:
+    def __init__(
+        self, name: str, job: JobSettings, open_store: Callable[[str], Store], tally: Tally | None = None
+    ) -> None:
+        self.name = name
         self.worlds: list[tuple[int, int, float]] = []  # number, world size, when the worker was told
+        self.rank = -1
+        self.hosts_store = False
         self.result: do.Result | None = None
+        self._dies = False
         self._selector = selectors.DefaultSelector()
         self._mailbox = Mailbox(self._selector)
-        self._links = Links(self._selector, "light", name, "127.0.0.1", self._mailbox.put)
-        self._store = StoreThreads(lambda: open_store(name), self._mailbox.post)
+        self._links = _CountedLinks(tally or Tally(), self._selector, "light", name, "127.0.0.1", self._mailbox.put)
+        self._store = StoreThreads(lambda: self._opened(open_store(name)), self._mailbox.post)
         config = EngineConfig(job, name, "127.0.0.1", self._links.port, "light", 1, 0)
         engine = Engine(replace(config, grace_s=1.0), load_policy(job.restart_policy), time.monotonic())
         self._driver = Driver(
@@ -48,6 +72,7 @@ class LightAgent:
             self._links,
             cast("WorkerStores", _PretendedStores(self._mailbox.post)),
             cast("Supervisor", _PretendedWorkers(self)),
+            clock=self._clock,
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -56,6 +81,11 @@ class LightAgent:
 
     def leave(self) -> None:
         self._mailbox.post(Signalled(SIGTERM))
+
+    def die(self) -> None:
+        """As a process that is killed: the kernel closes its sockets, and nobody hears a word."""
+        self._dies = True
+        self._mailbox.post(Tick())
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -69,12 +99,40 @@ class LightAgent:
     def post(self, observation: Observation) -> None:
         self._mailbox.post(observation)
 
+    def _opened(self, store: Store) -> Store:
+        self.hosts_store = store.hosted
+        return store
+
+    def _clock(self) -> float:
+        if self._dies:
+            raise _DiedError
+        return time.monotonic()
+
     def _run(self) -> None:
-        self.result = self._driver.run()
+        with suppress(_DiedError):
+            self.result = self._driver.run()
         self._links.close()
+        if self._dies:
+            return  # nor does the store hear of it
         self._store.close()
         self._mailbox.close()
         self._selector.close()
+
+
+class _DiedError(Exception):
+    pass
+
+
+class _CountedLinks(Links):
+    """Every line that is sent is counted: the messages, and the greetings."""
+
+    def __init__(self, tally: Tally, *args: Any) -> None:
+        self._tally = tally
+        super().__init__(*args)
+
+    def _send(self, connection: _Connection, line: bytes) -> None:
+        self._tally.add("message" if connection.up else "greeting")
+        super()._send(connection, line)
 
 
 class _PretendedStores:
@@ -97,26 +155,34 @@ class _PretendedWorkers:
             self.tell(tell)
 
     def tell(self, tell: do.Tell) -> None:
+        self._agent.rank = tell.info.rank
         self._agent.worlds.append((tell.round, tell.info.world_size, time.monotonic()))
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
         self._agent.post(WorkerExited(local_rank, launch, -signum))
 
 
-def join_all(nodes: int, open_store: Callable[[str], Store], timeout_s: float = 60.0) -> tuple[list[LightAgent], float]:
+def join_all(
+    nodes: int, open_store: Callable[[str], Store], timeout_s: float = 60.0, may_go: int = 0
+) -> tuple[list[LightAgent], float]:
     """Start that many agents at once; returns them and the seconds until the last worker was told of their world."""
-    job = JobSettings(nodes, nodes, "soft", "no-replace")
+    job = JobSettings(nodes - may_go, nodes, "soft", "no-replace")
     agents = [LightAgent(f"light-{i}", job, open_store) for i in range(nodes)]
     began = time.monotonic()
     for agent in agents:
         agent.start()
+    until_told(agents, nodes, began + timeout_s)
+    return agents, max(agent.worlds[-1][2] for agent in agents) - began
+
+
+def until_told(agents: Sequence[LightAgent], nodes: int, deadline: float) -> None:
+    """Wait until all of them have been told of a world of that many nodes."""
     while not all(agent.worlds and agent.worlds[-1][1] == nodes for agent in agents):
         ended = [agent.result for agent in agents if agent.has_ended]
-        if ended or time.monotonic() - began > timeout_s:
+        if ended or time.monotonic() > deadline:
             worlds = Counter(agent.worlds[-1][:2] if agent.worlds else None for agent in agents)
-            raise TimeoutError(f"no world of {nodes} in {timeout_s:g} s: ended are {ended}, in worlds {worlds}")
+            raise TimeoutError(f"no world of {nodes} in time: ended are {ended}, in worlds {worlds}")
         time.sleep(0.002)
-    return agents, max(agent.worlds[-1][2] for agent in agents) - began
 
 
 def end_all(agents: Sequence[LightAgent]) -> None:
@@ -124,6 +190,56 @@ def end_all(agents: Sequence[LightAgent]) -> None:
         agent.leave()
     for agent in agents:
         agent.join(30)
+
+
+class LightC10dStore(C10dStore):
+    """The embedded store, its operations counted. Its connections stay until the process ends: what `C10dStore.close`
+    ends are all connections of a process to the store, and here they are those of other agents as well."""
+
+    def __init__(self, tally: Tally, *args: Any) -> None:
+        self._tally = tally
+        super().__init__(*args)
+
+    def close(self) -> None:
+        pass
+
+    def _connect(self, *args: Any) -> TCPStore:
+        return cast("TCPStore", CountedTCPStore(super()._connect(*args), self._tally))
+
+
+class CountedTCPStore:
+    """A TCPStore whose operations are counted, by what is done to which key, without numbers."""
+
+    def __init__(self, store: TCPStore, tally: Tally) -> None:
+        self._store = store
+        self._tally = tally
+
+    def __getattr__(self, operation: str) -> Any:
+        perform = getattr(self._store, operation)
+
+        def counted(key: str | list[str], *args: Any) -> Any:
+            name = key if isinstance(key, str) else key[0]
+            self._tally.add(f"{operation} {name.split('/')[2] if name.startswith('softrun/') else name}")
+            return perform(key, *args)
+
+        return counted
+
+
+def count_etcd(client: Any, tally: Tally) -> None:
+    """Count what all clients of this class ask of etcd from now on, by what is done to which key."""
+    call, keep_alive = client.call, client.keep_alive
+
+    def counted_call(self: Any, service: str, method: str, request: Any) -> Any:
+        key = bytes(getattr(request, "key", b"")).decode().split("/")
+        swaps = method == "Txn" and len(request.compare) > 0
+        tally.add(" ".join(["Swap" if swaps else method, *key[2:3]]))
+        return call(self, service, method, request)
+
+    def counted_keep_alive(self: Any, lease: int) -> Any:
+        tally.add("LeaseKeepAlive")
+        return keep_alive(self, lease)
+
+    client.call, client.keep_alive = counted_call, counted_keep_alive
 
 
 def count_calls(client: Any) -> Callable[[], int]:

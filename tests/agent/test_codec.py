@@ -50,3 +50,16 @@ def test_another_protocol_version_is_refused_by_name() -> None:
     other[0] = 99
     with pytest.raises(ProtocolError, match="version 99"):
         codec.decode_round(json.dumps(other).encode())
+
+
+def test_a_member_of_no_kind_is_a_protocol_error() -> None:
+    damaged = json.loads(codec.encode_round(sealed(member("a"))))
+    for kind in (1, -1):
+        damaged[3][0][4] = kind
+        with pytest.raises(ProtocolError, match="record"):
+            codec.decode_round(json.dumps(damaged).encode())
+
+
+def test_a_record_of_ten_thousand_nodes_of_eight_workers_fits_into_etcd() -> None:
+    nodes = [member(f"host-{i:05}.rack-{i % 100}.cluster.internal_1234567_0", workers=8) for i in range(10_000)]
+    assert len(codec.encode_round(sealed(*nodes))) < 1.5 * 2**20, "what etcd takes by default"

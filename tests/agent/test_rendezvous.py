@@ -385,3 +385,38 @@ def test_who_leaves_is_dismissed_where_too_few_would_be_left() -> None:
 
 def test_who_leaves_is_no_newcomer() -> None:
     assert decide(sealed(A), ready(A), ready(B, leaves=True)) == Decision("nothing to do")
+
+
+# --- which reports leave a decision as it is
+
+
+@pytest.mark.parametrize(("minimum", "matters"), [(3, 3), (1, 4)])
+def test_newcomers_below_the_minimum_or_during_the_last_call_change_nothing(minimum: int, matters: int) -> None:
+    decision = decide(opened(A, job=replace(JOB, min_nodes=minimum)), ready(A))
+    assert decision.crowd == matters
+    assert rendezvous.stands(decision, None, ready(B), heard=matters - 1, missed=False)
+    assert not rendezvous.stands(decision, None, ready(B), heard=matters, missed=False)
+    assert not rendezvous.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+
+
+def test_until_the_last_was_heard_only_a_failure_counts() -> None:
+    decision = decide(sealed(A, B, C), ready(A))
+    assert decision.unheard == "c"
+    assert rendezvous.stands(decision, None, ready(B), heard=2, missed=False)
+    assert not rendezvous.stands(decision, None, ready(C), heard=2, missed=False)
+    assert not rendezvous.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+
+
+def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed() -> None:
+    decision = decide(sealed(A, B), ready(A), ready(B))
+    before, again = ready(B, sequence=1), ready(B, sequence=2, fresh=True)
+    assert rendezvous.stands(decision, before, again, heard=2, missed=False)
+    assert not rendezvous.stands(decision, before, again, heard=2, missed=True)
+    assert not rendezvous.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
+
+
+def test_while_one_works_that_others_finish_changes_nothing() -> None:
+    decision = decide(sealed(A, B, C, finishing=True), ready(A), ready(B), ready(C))
+    assert decision.unfinished == "c"
+    assert rendezvous.stands(decision, ready(B), Report(B, Standing.FINISHED, done=(0,)), heard=3, missed=False)
+    assert not rendezvous.stands(decision, ready(C), Report(C, Standing.FINISHED, done=(0,)), heard=3, missed=False)

@@ -1,59 +1,103 @@
-"""What joining costs: operations on the store and messages between agents, counted, for more and more nodes."""
+"""What a start, a loss and a leave cost, counted, for more and more nodes: operations on the store, and messages.
+
+And that a leader need not look at all nodes at each report.
+"""
 
 from __future__ import annotations
 
-import random
+import hashlib
+from functools import cache
 
 import pytest
 
-from simulation.cluster import Cluster, Node, Watcher
+from simulation.chaos import Life
+from simulation.cluster import Node
+from simulation.crowd import Cost, Crowd
 from softrun.agent import effects as do
-from softrun.agent.engine import EngineConfig
-from softrun.agent.model import JobSettings, Phase
-from softrun.policies import load_policy
+from softrun.agent import observations as saw
+from softrun.agent import rendezvous
+from softrun.agent.rendezvous import Decision
+
+FEW, MANY = 100, 300
 
 
-class Counter(Watcher):
-    """Operations that agents ask of the store, and messages that they send to one other agent."""
-
-    def __init__(self) -> None:
-        self.store = 0
-        self.messages = 0
-
-    def effect(self, node: Node, effect: do.Effect) -> None:
-        if isinstance(effect, do.Propose | do.BeatAsLeader | do.ReadLeaderBeat):
-            self.store += 1
-        elif isinstance(effect, do.Say):
-            self.messages += 1 if effect.node is not None else len(node.inbound)
+@cache
+def costs(nodes: int, lease_s: float | None = None) -> dict[str, Cost]:
+    """By what happens; "then" is what follows."""
+    crowd = Crowd(nodes, lease_s)
+    told = {"start": crowd.start(), "then start": crowd.settle()}
+    told |= {"loss": crowd.lose(crowd.follower()), "then loss": crowd.settle()}
+    told |= {"leave": crowd.dismiss(crowd.follower()), "then leave": crowd.settle()}
+    told |= {"leader": crowd.lose(crowd.leader()), "then leader": crowd.settle()}
+    return told
 
 
-def join(nodes: int) -> tuple[Cluster, Counter]:
-    """That many agents start at once; ends when all are in one world."""
-    counter = Counter()
-    cluster = Cluster(random.Random(nodes), watchers=[counter])
-    job = JobSettings(nodes, nodes, "soft", "no-replace")
-    for i in range(nodes):
-        config = EngineConfig(job, f"node-{i}", f"host-{i}", 7000, "trainer", 1, 0)
-        cluster.start(config, load_policy("soft"))
-    while cluster.store.round is None or cluster.store.round.phase is not Phase.SEALED:
-        cluster.run_until(cluster.now + 0.01)
-        assert cluster.now < 30
-    assert len(cluster.store.round.members) == nodes
-    return cluster, counter
+@pytest.mark.parametrize("lease_s", [None, 20.0])
+@pytest.mark.parametrize("nodes", [16, FEW, MANY])
+def test_a_start_costs_a_few_operations_for_each_node(nodes: int, lease_s: float | None) -> None:
+    cost = costs(nodes, lease_s)["start"]
+    assert cost.writes == 2, "the record is made, and sealed"
+    assert cost.asked <= nodes + 2, "each tries to make the record, since there is none yet; one seals it"
+    assert cost.messages <= 4 * nodes
+    assert cost.observations <= 12 * nodes
+    assert cost.most <= 3 * nodes
 
 
-@pytest.mark.parametrize("nodes", [16, 64, 256])
-def test_joining_costs_a_few_operations_for_each_node(nodes: int) -> None:
-    cluster, counter = join(nodes)
-    # Each tries to make the record, since there is none yet; one seals it; the rest are beats of a second.
-    assert counter.store <= 3 * nodes + 5
-    assert counter.messages <= 8 * nodes
-    assert cluster.store.writes == 2, "the record is made, and sealed"
+@pytest.mark.parametrize("lease_s", [None, 20.0])
+@pytest.mark.parametrize("what", ["loss", "leave", "leader"])
+def test_a_change_costs_one_write_however_many_there_are(what: str, lease_s: float | None) -> None:
+    few, many = costs(FEW, lease_s), costs(MANY, lease_s)
+    for each in (few, many):
+        assert (each[what].writes, each[what].asked) == (1, 1)
+        assert (each[f"then {what}"].writes, each[f"then {what}"].asked) == (0, 0)
+    for cost, then, nodes in ((few[what], few[f"then {what}"], FEW), (many[what], many[f"then {what}"], MANY)):
+        assert cost.messages + then.messages <= 3 * nodes
+        assert cost.observations + then.observations <= 12 * nodes
 
 
-def test_a_loss_costs_one_write_however_many_there_are() -> None:
-    cluster, _ = join(64)
-    before = cluster.store.writes
-    cluster.crash(cluster.nodes["node-17"])
-    cluster.run_until(cluster.now + 1.0)
-    assert cluster.store.writes == before + 1
+def test_a_graceful_leave_costs_no_more_messages_however_many_there_are() -> None:
+    few, many = (costs(nodes)["leave"].messages + costs(nodes)["then leave"].messages for nodes in (FEW, MANY))
+    assert few == many <= 3
+
+
+@pytest.mark.parametrize("nodes", [FEW, MANY])
+def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = []
+    decide = rendezvous.decide
+
+    def counting(*args: object) -> Decision:
+        decided.append(args)
+        return decide(*args)  # type: ignore[arg-type]  # just as they come
+
+    monkeypatch.setattr(rendezvous, "decide", counting)
+    crowd = Crowd(nodes)
+    crowd.start()
+    crowd.settle()
+    crowd.lose(crowd.follower())
+    crowd.settle()
+    crowd.lose(crowd.leader())
+    crowd.settle()
+    assert len(decided) <= 30
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_decision_that_stands_is_the_one_that_would_be_made(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that decides anew after each report does the same."""
+    sparing = deeds(seed)
+    monkeypatch.setattr(rendezvous, "stands", lambda *_: False)
+    assert deeds(seed) == sparing
+
+
+def deeds(seed: int) -> str:
+    """A digest of all that is done in this life; a leader's reasons do not count."""
+    digest = hashlib.sha256()
+    life = Life(seed)
+
+    def write(node: Node, _seen: saw.Observation, effects: list[do.Effect]) -> None:
+        for effect in effects:
+            if not (isinstance(effect, do.Note) and effect.detail):
+                digest.update(f"{life.cluster.now!r} {node.name} {effect!r}\n".encode())
+
+    life.cluster.listeners.append(write)
+    life.run()
+    return digest.hexdigest()

@@ -93,6 +93,7 @@ class Workers:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._steps = Steps(cluster)
+        self._any_hung = False  # has one ever?
 
     def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
         cluster, timing = self._cluster, self._cluster.timing
@@ -156,7 +157,7 @@ class Workers:
                 self._steps.enter(process)
             self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits)
             here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
-            if here and any(peer.hung_since is not None for peer in self.world(process.last.round)):
+            if here and self._any_hung and any(peer.hung_since is not None for peer in self.world(process.last.round)):
                 process.stuck_since = self._cluster.now
 
     def obey(self, process: Process) -> None:
@@ -187,6 +188,7 @@ class Workers:
     def hang(self, process: Process, stopped: bool = False) -> None:
         """It makes no progress any more, and soon nor do the others of its world, who wait for it."""
         process.hung_since, process.has_hung, process.stopped = self._cluster.now, True, stopped
+        self._any_hung = True
         for peer in self.world(process.last.round):
             if peer.hung_since is None and peer.stuck_since is None:
                 peer.stuck_since = self._cluster.now

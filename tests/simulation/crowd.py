@@ -1,0 +1,121 @@
+"""Any number of simulated agents that start, lose one and let one go, with what that costs counted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from simulation.cluster import Cluster, Node
+from softrun.agent import effects as do
+from softrun.agent import observations as saw
+from softrun.agent.engine import EngineConfig
+from softrun.agent.model import Beat, JobSettings, Phase
+from softrun.policies import load_policy
+from softrun.runtime.events import WorkerState
+
+SIGTERM = 15
+PATIENCE_S = 30.0  # of virtual time
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one change of the world. Beats, which are made in any second, are not in it."""
+
+    asked: int  # of the store, watches left out
+    writes: int  # of the record
+    messages: int  # from one agent to another
+    observations: int  # that engines took in, by all agents
+    most: int  # and by the one that took in most: the leader
+    seconds: float  # of virtual time
+
+
+class Crowd:
+    def __init__(self, nodes: int, lease_s: float | None = None, may_go: int = 3) -> None:
+        self.cluster = Cluster(random.Random(nodes), lease_s=lease_s)
+        self.cluster.listeners.append(self._count)
+        self._job = JobSettings(nodes - may_go, nodes, "soft", "no-replace")
+        self._nodes = nodes
+        self._told: dict[str, int] = {}  # how many nodes there are in the world that it was told of
+        self._clear()
+
+    def start(self) -> Cost:
+        """All agents start at once."""
+        policy = load_policy("soft")
+        for i in range(self._nodes):
+            config = EngineConfig(self._job, f"node-{i}", f"host-{i}", 7000, "trainer", 1, 0)
+            self.cluster.start(config, policy)
+        return self._until_told()
+
+    def lose(self, node: Node) -> Cost:
+        """Its process dies."""
+        self.cluster.crash(node)
+        return self._until_told()
+
+    def dismiss(self, node: Node) -> Cost:
+        """It gets SIGTERM."""
+        self.cluster.deliver(node, saw.Signalled(SIGTERM))
+        return self._until_told(leaves=node)
+
+    def leader(self) -> Node:
+        record = self.cluster.store.round
+        if record is None:
+            raise AssertionError("nobody has begun")
+        return self.cluster.nodes[record.members[0].node]
+
+    def follower(self) -> Node:
+        """One that lives and does not lead."""
+        record = self.cluster.store.round
+        if record is None:
+            raise AssertionError("nobody has begun")
+        return self.cluster.nodes[record.members[len(record.members) // 2].node]
+
+    def settle(self) -> Cost:
+        """What follows without any news in half a second, beats left out."""
+        self._clear()
+        self.cluster.run_until(self.cluster.now + 0.5)
+        return self._cost()
+
+    def _until_told(self, leaves: Node | None = None) -> Cost:
+        expected = {n.name for n in self.cluster.nodes.values() if n.alive and n is not leaves}
+        while True:
+            self.cluster.run_until(self.cluster.now + 0.001)
+            record = self.cluster.store.round
+            met = record is not None and record.phase is Phase.SEALED and len(record.members) == len(expected)
+            if met and all(self._told.get(name) == len(expected) for name in expected):
+                return self._cost()
+            if self.cluster.now > self._began + PATIENCE_S:
+                raise AssertionError(f"no world of {len(expected)} in {PATIENCE_S:g} s")
+
+    def _clear(self) -> None:
+        self._began, self._writes = self.cluster.now, self.cluster.store.writes
+        self._asked = self._messages = 0
+        self._observations: Counter[str] = Counter()
+
+    def _cost(self) -> Cost:
+        cost = Cost(
+            self._asked,
+            self.cluster.store.writes - self._writes,
+            self._messages,
+            self._observations.total(),
+            max(self._observations.values(), default=0),
+            self.cluster.now - self._began,
+        )
+        self._clear()
+        return cost
+
+    def _count(self, node: Node, seen: saw.Observation, effects: list[do.Effect]) -> None:
+        if not (isinstance(seen, saw.Tick) or (isinstance(seen, saw.Heard) and isinstance(seen.message, Beat))):
+            self._observations[node.name] += 1
+        for effect in effects:
+            match effect:
+                case do.Propose():
+                    self._asked += 1
+                case do.Say(to, message) if not isinstance(message, Beat):
+                    self._messages += 1 if to is not None else len(node.inbound)
+                case do.Tell(state=WorkerState.HEALTHY, info=info):
+                    self._told[node.name] = info.group_world_size
+                case do.Spawn(tells):
+                    self._told[node.name] = tells[0].info.group_world_size
+                case _:
+                    pass
