@@ -37,6 +37,12 @@ class Step:
     world_size: int
     round: int
     step: int
+    begun: int = 0
+    """How many steps the process had begun; from the benchmark's trainers alone, as what follows."""
+    cpu_s: float = 0.0
+    """The processor time that all threads of the process had taken."""
+    own_s: float = 0.0
+    """As much of it as the main thread took for the steps themselves."""
 
 
 @dataclass
@@ -128,7 +134,8 @@ class LocalCluster:
             self._read[path] = self._read.get(path, 0) + sum(len(line) + 1 for line in lines)
             for line in lines:
                 fields = json.loads(line)
-                self._steps.append(Step(**{name: fields[name] for name in Step.__dataclass_fields__}))
+                known = {name: value for name, value in fields.items() if name in Step.__dataclass_fields__}
+                self._steps.append(Step(**known))
         if len(self._steps) > before:
             self._steps.sort(key=lambda step: step.mono)
         return list(self._steps)

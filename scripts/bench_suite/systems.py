@@ -1,0 +1,66 @@
+"""The systems that are compared: a launcher with its settings, and which measures mean something for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import peers
+from measuring import cluster
+
+from bench_suite.job import Job, Shape, Work
+from bench_suite.softrun_job import SoftrunJob
+from bench_suite.torchrun_job import TorchrunJob
+
+OF_RANKS = ("cold_start", "worker_killed")
+OF_NODES = ("scale_up", "node_killed", "come_back", "agent_killed", "node_stopped", "leave")
+"""In this order: a node that has left is not let in again by all systems."""
+COMPARED = (*OF_RANKS, *OF_NODES)
+QUICK = (*OF_RANKS, "scale_up", "node_killed", "leave")
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    make: Callable[..., Job]
+    """Of a LocalCluster, a Shape and Work, a job."""
+    measures: tuple[str, ...]
+    quick: tuple[str, ...]
+    """Those of its measures that are taken where there is little time."""
+    patience_s: float
+    """How long to wait for what may never happen."""
+    peer: str | None = None
+    """The environment that it needs, see peers.py."""
+    slow: bool = False
+    """It mostly waits for its timeouts: it is measured less often, beside others of its kind."""
+
+    @contextmanager
+    def job(self, shape: Shape, work: Work | None = None) -> Iterator[Job]:
+        with cluster() as here:
+            yield self.make(here, shape, work or Work())
+
+
+SYSTEMS = (
+    System("softrun", partial(SoftrunJob, replace=True), COMPARED, COMPARED, 60),
+    System("softrun hard", partial(SoftrunJob, policy="hard"), OF_RANKS, OF_RANKS, 60),
+    System("torchrun fastest", TorchrunJob, COMPARED, QUICK, 60),
+    System("torchrun default", partial(TorchrunJob, fastest=False), ("worker_killed", *OF_NODES), (), 150, slow=True),
+)
+
+
+def named(name: str) -> System:
+    return next(system for system in SYSTEMS if system.name == name)
+
+
+def available(chosen: Sequence[System], say: Callable[[str], None]) -> list[System]:
+    """Those that can be had here; of the others, says in a line why not."""
+    missing: dict[str, str] = {}
+    for peer in {system.peer: None for system in chosen if system.peer}:
+        try:
+            peers.python_of(peer)
+        except peers.UnavailableError as why:
+            missing[peer] = str(why)
+            say(f"without {peer}, which cannot be had here: {why}")
+    return [system for system in chosen if system.peer not in missing]
