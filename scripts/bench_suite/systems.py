@@ -12,12 +12,16 @@ from measuring import cluster
 
 from bench_suite.job import Job, Shape, Work
 from bench_suite.softrun_job import SoftrunJob
+from bench_suite.torchft_job import TorchftJob
 from bench_suite.torchrun_job import TorchrunJob
 
 OF_RANKS = ("cold_start", "worker_killed")
 OF_NODES = ("scale_up", "node_killed", "come_back", "agent_killed", "node_stopped", "leave")
 """In this order: a node that has left is not let in again by all systems."""
 COMPARED = (*OF_RANKS, *OF_NODES)
+OF_TORCHFT = tuple(measure for measure in COMPARED if measure != "agent_killed")
+"""The agent of its replicas is a part of theirs."""
+QUICK_OF_PEERS = ("scale_up", "node_killed")
 QUICK = (*OF_RANKS, "scale_up", "node_killed", "leave")
 
 
@@ -46,7 +50,17 @@ SYSTEMS = (
     System("softrun", partial(SoftrunJob, replace=True), COMPARED, COMPARED, 60),
     System("softrun hard", partial(SoftrunJob, policy="hard"), OF_RANKS, OF_RANKS, 60),
     System("torchrun fastest", TorchrunJob, COMPARED, QUICK, 60),
+    System("torchft tuned", partial(TorchftJob, settings="tuned"), OF_TORCHFT, QUICK_OF_PEERS, 60, "torchft"),
     System("torchrun default", partial(TorchrunJob, fastest=False), ("worker_killed", *OF_NODES), (), 150, slow=True),
+    System(
+        "torchft default",
+        partial(TorchftJob, settings="default"),
+        OF_TORCHFT,
+        (),
+        150,
+        "torchft",
+        slow=True,
+    ),
 )
 
 
