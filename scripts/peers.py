@@ -45,7 +45,9 @@ PEERS = {
         module="nvidia_resiliency_ext.inprocess",
     ),
     "torchft": Peer(wheel="torchft==0.2.0", requires=("torch", "numpy"), module="torchft"),
-    "dlrover": Peer(wheel="dlrover==0.6.1", requires=("torch", "grpcio"), module="dlrover.trainer.torch.elastic_run"),
+    "dlrover": Peer(
+        wheel="dlrover[k8s]==0.6.1", requires=("torch", "protobuf"), module="dlrover.python.master.local_master"
+    ),
 }
 
 

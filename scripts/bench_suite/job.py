@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import TypeVar
 
-from local_cluster import LocalCluster, Node, Step, send
+from local_cluster import LocalCluster, Node, Step, listens, send
 
 TRAINERS = Path(__file__).parent.parent / "trainers"
 STEP_S = 0.005
@@ -110,6 +110,10 @@ class Job(ABC):
         what = f"some steps of all {workers} workers"
         self.wait_for(what, lambda: in_steady_state(self.here.steps(), after, workers), timeout_s)
 
+    def wait_for_port(self, port: int) -> None:
+        """Until somebody listens there."""
+        self.wait_for(f"somebody listens at port {port}", lambda: listens(port) or None, START_TIMEOUT_S)
+
     def last_node(self) -> Node:
         return self.nodes[max(self.nodes)]
 
@@ -117,7 +121,7 @@ class Job(ABC):
         """Ask for a figure until there is one. Raises DidNotHappenError, also when all launchers have ended."""
         deadline = time.monotonic() + timeout_s
         while (answer := figure()) is None:
-            if all(node.process.poll() is not None for node in self.nodes.values()):
+            if self.nodes and all(node.process.poll() is not None for node in self.nodes.values()):
                 raise DidNotHappenError(f"all launchers have ended before {what}")
             if time.monotonic() > deadline:
                 raise DidNotHappenError(f"not within {timeout_s:g} s: {what}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench_suite.job import TRAINERS, Job, Shape, Work
 from bench_suite.torchrun_job import launcher_flags, plain_arguments
-from local_cluster import LocalCluster, free_port, listens, softrun_command
+from local_cluster import LocalCluster, free_port, softrun_command
 
 
 class SoftrunJob(Job):
@@ -37,4 +37,4 @@ class SoftrunJob(Job):
 
     def wait_for_first_node(self) -> None:
         if self._port:
-            self.here.wait_for("the store listens", lambda: listens(self._port))
+            self.wait_for_port(self._port)

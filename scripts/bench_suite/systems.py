@@ -10,6 +10,7 @@ from functools import partial
 import peers
 from measuring import cluster
 
+from bench_suite.dlrover_job import DlroverJob
 from bench_suite.job import Job, Shape, Work
 from bench_suite.softrun_job import SoftrunJob
 from bench_suite.torchft_job import TorchftJob
@@ -51,6 +52,7 @@ SYSTEMS = (
     System("softrun hard", partial(SoftrunJob, policy="hard"), OF_RANKS, OF_RANKS, 60),
     System("torchrun fastest", TorchrunJob, COMPARED, QUICK, 60),
     System("torchft tuned", partial(TorchftJob, settings="tuned"), OF_TORCHFT, QUICK_OF_PEERS, 60, "torchft"),
+    System("DLRover tuned", partial(DlroverJob, tuned=True), COMPARED, ("node_killed",), 60, "dlrover"),
     System("torchrun default", partial(TorchrunJob, fastest=False), ("worker_killed", *OF_NODES), (), 150, slow=True),
     System(
         "torchft default",
@@ -59,6 +61,15 @@ SYSTEMS = (
         (),
         150,
         "torchft",
+        slow=True,
+    ),
+    System(
+        "DLRover default",
+        partial(DlroverJob, tuned=False),
+        ("worker_killed", *OF_NODES),
+        (),
+        150,
+        "dlrover",
         slow=True,
     ),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import peers
 
 from bench_suite.job import TRAINERS, Job, Shape, Work
-from local_cluster import LocalCluster, free_port, listens
+from local_cluster import LocalCluster, free_port
 
 REPLICAS = Path(__file__).parent / "replicas.py"
 # A tenth of the default of 5 s: on a busy machine, less takes healthy replicas for dead.
@@ -29,7 +29,7 @@ class TorchftJob(Job):
     def prepare(self) -> None:
         lighthouse = [str(self._python.parent / "torchft_lighthouse"), "--min_replicas=1", f"--bind=[::]:{self._port}"]
         self.here.start("lighthouse", [*lighthouse, *(TUNED if self._settings == "tuned" else [])])
-        self.here.wait_for("the lighthouse listens", lambda: listens(self._port))
+        self.wait_for_port(self._port)
 
     def command(self, number: int) -> tuple[list[str], dict[str, str]]:
         trainer = [str(TRAINERS / "bench_torchft.py"), self._settings, self.work.kind, str(self.work.step_s)]

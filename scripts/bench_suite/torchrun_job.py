@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from bench_suite.job import TRAINERS, Job, Shape, Work
-from local_cluster import LocalCluster, free_port, listens
+from local_cluster import LocalCluster, free_port
 
 FASTEST = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 # Without it restarted workers often read stale addresses and never step, whatever the settings.
@@ -25,7 +25,7 @@ class TorchrunJob(Job):
         return [*launcher, *launcher_flags(self.shape, "c10d", f"127.0.0.1:{self._port}"), *script], OWN_STORE
 
     def wait_for_first_node(self) -> None:
-        self.here.wait_for("the store listens", lambda: listens(self._port))
+        self.wait_for_port(self._port)
 
 
 def launcher_flags(shape: Shape, backend: str, endpoint: str) -> list[str]:

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import torch
 from bench_steps import Steps
+from torch.distributed import ReduceOp, TCPStore
 
 # Not in the environment that types are checked in.
 from torchft import Manager, ProcessGroupGloo  # type: ignore[import-not-found]
-from torch.distributed import ReduceOp, TCPStore
 
 TUNED = {"timeout": timedelta(seconds=5), "heartbeat_interval": timedelta(milliseconds=50)}
 # Who notices a lost peer keeps its connections until the next quorum, so others of the group wait for this timeout.
