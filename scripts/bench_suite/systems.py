@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import peers
-from measuring import cluster
+from measuring import Record, cluster
 
 from bench_suite.dlrover_job import DlroverJob
 from bench_suite.job import Job, Shape, Work
+from bench_suite.nvrx import nvrx
 from bench_suite.softrun_job import SoftrunJob
 from bench_suite.torchft_job import TorchftJob
 from bench_suite.torchrun_job import TorchrunJob
@@ -29,8 +30,8 @@ QUICK = (*OF_RANKS, "scale_up", "node_killed", "leave")
 @dataclass(frozen=True)
 class System:
     name: str
-    make: Callable[..., Job]
-    """Of a LocalCluster, a Shape and Work, a job."""
+    make: Callable[..., Job] | None
+    """Of a LocalCluster, a Shape and Work, a job; None where `take` does without."""
     measures: tuple[str, ...]
     quick: tuple[str, ...]
     """Those of its measures that are taken where there is little time."""
@@ -40,9 +41,13 @@ class System:
     """The environment that it needs, see peers.py."""
     slow: bool = False
     """It mostly waits for its timeouts: it is measured less often, beside others of its kind."""
+    take: Callable[[str, float], Record] | None = None
+    """Takes a measure without a job, within its patience."""
 
     @contextmanager
     def job(self, shape: Shape, work: Work | None = None) -> Iterator[Job]:
+        if self.make is None:
+            raise AssertionError(f"{self.name} has no jobs")
         with cluster() as here:
             yield self.make(here, shape, work or Work())
 
@@ -53,6 +58,7 @@ SYSTEMS = (
     System("torchrun fastest", TorchrunJob, COMPARED, QUICK, 60),
     System("torchft tuned", partial(TorchftJob, settings="tuned"), OF_TORCHFT, QUICK_OF_PEERS, 60, "torchft"),
     System("DLRover tuned", partial(DlroverJob, tuned=True), COMPARED, ("node_killed",), 60, "dlrover"),
+    System("nvrx fastest", None, ("worker_killed",), ("worker_killed",), 15, "nvrx", take=partial(nvrx, "fastest")),
     System("torchrun default", partial(TorchrunJob, fastest=False), ("worker_killed", *OF_NODES), (), 150, slow=True),
     System(
         "torchft default",
@@ -72,6 +78,7 @@ SYSTEMS = (
         "dlrover",
         slow=True,
     ),
+    System("nvrx default", None, ("worker_killed",), (), 95, "nvrx", slow=True, take=partial(nvrx, "default")),
 )
 
 

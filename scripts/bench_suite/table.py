@@ -53,7 +53,7 @@ def toll(records: Sequence[Record], measure: str, system: str) -> str:
 
 def why_not(records: Sequence[Record], told: Told, system: str) -> str:
     of_system = [r for r in records if r["measure"] == told.measure and r.get("system") == system]
-    reasons = [str(r.get("failed") or r.get("untried")) for r in of_system if "failed" in r or "untried" in r]
+    reasons = [str(r[why]) for r in of_system for why in ("failed", "untried", "note") if why in r]
     return f"({reasons[0]})" if reasons else ""
 
 

@@ -12,7 +12,7 @@ from peers import UnavailableError
 from bench_suite import courses
 from bench_suite.courses import course
 from bench_suite.job import DidNotHappenError, Job, Shape, in_steady_state
-from bench_suite.systems import System, available
+from bench_suite.systems import OF_NODES, System, available
 from local_cluster import LocalCluster, Step
 
 FIRST_STEPS = [
@@ -65,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], list[
         def make(_here: LocalCluster, shape: Shape, _work: object) -> Any:
             return FakeJob(done, set(fails), shape)
 
-        monkeypatch.setattr(courses, "RUN", {measure: fault(measure) for measure in courses.OF_NODES})
+        monkeypatch.setattr(courses, "RUN", {measure: fault(measure) for measure in OF_NODES})
         monkeypatch.setattr(courses, "worker_killed", fault("worker_killed"))
         return done, list(course(System("fake", make, measures, (), 7.0), measures))
 
