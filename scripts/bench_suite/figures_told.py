@@ -28,3 +28,5 @@ TOLD = (
     Told("cold_start", "first_step_of_2_s", "launch → first step of 2 workers", "start of 2"),
     Told("cold_start", "first_step_of_4_s", "launch → first step of 4 workers", "start of 4"),
 )
+STEADY = {"clock": "the clock", "processor": "processor time", "beside": "processor time beside the step"}
+"""What is told of a step, see steady.py, from what counts to what is least noisy."""

@@ -38,8 +38,13 @@ def values(records: Sequence[Record], measure: str, system: str, figure: str) ->
 def median(records: Sequence[Record], measure: str, system: str, figure: str) -> float | None:
     """Of all tries; one that failed counts as infinitely long. None where there is none with or without the figure."""
     found = values(records, measure, system, figure)
-    failed = [r for r in tried(records, measure, system) if "failed" in r]
+    failed = [r for r in tried(records, measure, system) if "failed" in r and figure not in r]
     return statistics.median([*found, *[math.inf] * len(failed)]) if found or failed else None
+
+
+def all_of(records: Sequence[Record], figure: str) -> list[float]:
+    """Where each record has a list of this figure."""
+    return [value for record in records for value in record[figure]]  # type: ignore[attr-defined]
 
 
 def most(records: Sequence[Record], measure: str, system: str, figure: str) -> float | None:

@@ -17,6 +17,7 @@ from signal import SIGCONT, SIGSTOP
 from measuring import Record
 
 from bench_suite.courses import PAIR
+from bench_suite.figures_told import STEADY
 from bench_suite.job import STEP_S, TRAINERS, Job, Work
 from bench_suite.systems import named
 from local_cluster import Step, alive
@@ -49,12 +50,9 @@ def step(launches: int, turns: int, block_s: float) -> Iterator[Record]:
             "measure": "step",
             "system": "softrun",
             "step_s": statistics.median(b.clock_s for b in torch),
-            **{f"{figure}_over": more(soft, torch, figure) for figure in FIGURES},
-            **{f"{figure}_alike": more(alike, torch, figure) for figure in FIGURES},
+            **{f"{figure}_over": more(soft, torch, figure) for figure in STEADY},
+            **{f"{figure}_alike": more(alike, torch, figure) for figure in STEADY},
         }
-
-
-FIGURES = ("clock", "processor", "beside")
 
 
 @dataclass(frozen=True)

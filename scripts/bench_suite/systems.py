@@ -53,7 +53,7 @@ class System:
 
 
 SYSTEMS = (
-    System("softrun", partial(SoftrunJob, replace=True), COMPARED, COMPARED, 60),
+    System("softrun", partial(SoftrunJob, replace=True), COMPARED, QUICK, 60),
     System("softrun hard", partial(SoftrunJob, policy="hard"), OF_RANKS, OF_RANKS, 60),
     System("torchrun fastest", TorchrunJob, COMPARED, QUICK, 60),
     System("torchft tuned", partial(TorchftJob, settings="tuned"), OF_TORCHFT, QUICK_OF_PEERS, 60, "torchft"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 from measuring import Record
 
-from bench_suite.figures_told import TOLD, Told
-from bench_suite.records import median, most, systems, tried, values
+from bench_suite.figures_told import STEADY, TOLD, Told
+from bench_suite.records import all_of, median, most, systems, tried, values
 
 OWN = "softrun"
 
@@ -20,6 +21,25 @@ def table(records: Sequence[Record]) -> Iterator[str]:
             yield f"{told.title:55} {'median ms':>9} {'[spread]':>16} {'taken':>6} {'times':>9}  {toll}".rstrip()
             yield from lines
             yield ""
+    yield from steady(records)
+
+
+def steady(records: Sequence[Record]) -> Iterator[str]:
+    """What is paid while nothing happens."""
+    launches = tried(records, "step", OWN)
+    for figure in STEADY if launches else ():
+        over, alike = (all_of(launches, f"{figure}_{kind}") for kind in ("over", "alike"))
+        yield f"step of 5 ms, {figure:10} over torchrun's {shares(over)}   torchrun over torchrun {shares(alike)}"
+    for system in systems(records, "idle"):
+        for record in tried(records, "idle", system):
+            own, helpers = (f"{record[f'{whose}core_share']:.2%} of a core" for whose in ("", "helpers_"))
+            memory = f"{record['resident_mib']:.0f} MiB, its helpers {helpers} and {record['helpers_mib']:.0f} MiB more"
+            yield f"idle, {system:20} {own}, {memory}"
+
+
+def shares(found: Sequence[float]) -> str:
+    first, middle, third = statistics.quantiles(found, n=4)
+    return f"median {middle:+.2%}, quartiles {first:+.2%} to {third:+.2%}, n {len(found)}"
 
 
 def line(records: Sequence[Record], told: Told, system: str) -> str:

@@ -1,4 +1,4 @@
-"""What softrun is to reach, judged by the records of one run: kept, MISSED, or not measured."""
+"""What softrun is to reach, judged by the records of one run: kept, MISSED, not measured, or not to be told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from measuring import Record
 
-from bench_suite.records import median, most, tried
+from bench_suite.figures_told import STEADY
+from bench_suite.records import all_of, median, most, tried
 
 STEP_SHARE = 0.005
 FASTEST = "torchrun fastest"
@@ -18,7 +19,8 @@ FASTEST = "torchrun fastest"
 @dataclass(frozen=True)
 class Verdict:
     found: str
-    kept: bool
+    kept: bool | None
+    """None where the machine's noise leaves it open."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,14 @@ def step_share(records: Sequence[Record]) -> Verdict | None:
     launches = tried(records, "step", "softrun")
     if not launches:
         return None
-    for figure in ("clock", "processor", "beside"):
+    *_, last = STEADY
+    for figure, by in STEADY.items():
         over, alike = (all_of(launches, f"{figure}_{kind}") for kind in ("over", "alike"))
         effect, noise = statistics.median(over), noise_of(alike)
-        if noise <= STEP_SHARE or figure == "beside":
-            loud = "" if noise <= STEP_SHARE else ": too loud here to tell"
-            return Verdict(
-                f"{effect:+.2%} by {BY[figure]}, noise ±{noise:.2%}{loud}", effect <= STEP_SHARE and not loud
-            )
+        if noise <= STEP_SHARE or figure == last:
+            is_kept = effect <= STEP_SHARE if noise <= STEP_SHARE else None
+            return Verdict(f"{effect:+.2%} by {by}, noise ±{noise:.2%}", is_kept)
     raise AssertionError("the last figure is taken whatever its noise")
-
-
-BY = {"clock": "the clock", "processor": "processor time", "beside": "processor time beside the step"}
-
-
-def all_of(launches: Sequence[Record], figure: str) -> list[float]:
-    return [value for record in launches for value in record[figure]]  # type: ignore[attr-defined]
 
 
 def noise_of(alike: Sequence[float]) -> float:
@@ -133,8 +127,11 @@ TARGETS = (
 )
 
 
+WORDS = {True: "kept", False: "MISSED", None: "too noisy"}
+
+
 def verdicts(records: Sequence[Record]) -> Iterator[str]:
     for target in TARGETS:
         verdict = target.judge(records)
-        told = "not measured" if verdict is None else f"{'kept  ' if verdict.kept else 'MISSED'}  {verdict.found}"
+        told = "not measured" if verdict is None else f"{WORDS[verdict.kept]:9} {verdict.found}"
         yield f"   {target.title:52} {told}"

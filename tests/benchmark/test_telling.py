@@ -45,6 +45,12 @@ def test_a_try_that_failed_takes_for_ever() -> None:
     assert records.median([], "leave", "softrun", "gap_s") is None
 
 
+def test_a_figure_that_was_reached_before_the_failure_counts() -> None:
+    half: list[Record] = [{"measure": "cold_start", "system": "softrun", "of_2_s": 1.0, "failed": "not within 120 s"}]
+    assert records.median(half, "cold_start", "softrun", "of_2_s") == 1.0
+    assert records.median(half, "cold_start", "softrun", "of_4_s") == math.inf
+
+
 def test_what_could_not_be_tried_is_no_failure() -> None:
     assert records.median(RUN, "node_killed", "torchft tuned", "gap_s") is None
     assert records.median(RUN, "node_killed", "torchrun default", "gap_s") == math.inf
@@ -56,6 +62,13 @@ def test_the_table_has_a_line_for_each_system() -> None:
     assert "torchrun fastest 6000 [6000 to 6000] 1/1 100.0 0 of 4 0 0 -" in lines
     assert "torchrun default never 0/1 (not within 150 s: the survivors' next step)" in lines
     assert "torchft tuned never 0/0 (it did not start: not within 120 s)" in lines
+
+
+def test_what_is_paid_while_nothing_happens_is_told() -> None:
+    idle: Record = {"core_share": 0.001, "resident_mib": 200.4, "helpers_core_share": 0.0, "helpers_mib": 5.0}
+    lines = list(table([step_record(0.004, 0.001), {"measure": "idle", "system": "softrun", **idle}]))
+    assert "clock      over torchrun's median +0.40%, quartiles +0.40% to +0.40%, n 10" in lines[0]
+    assert lines[-1].endswith("0.10% of a core, 200 MiB, its helpers 0.00% of a core and 5 MiB more")
 
 
 def test_no_records_no_table() -> None:
@@ -111,6 +124,12 @@ def test_a_step_is_judged_by_the_clock_where_that_is_quiet() -> None:
 def test_a_step_is_judged_by_processor_time_where_the_clock_is_loud() -> None:
     verdict = next(line for line in verdicts([step_record(0.008, 0.2)]) if "step of 5 ms" in line)
     assert "+0.40% by processor time," in verdict
+
+
+def test_a_machine_may_be_too_noisy_to_tell() -> None:
+    loud = {f"{figure}_alike": [0.2, -0.2] * 5 for figure in ("clock", "processor", "beside")}
+    verdict = next(line for line in verdicts([{**step_record(0.004, 0.2), **loud}]) if "step of 5 ms" in line)
+    assert "too noisy +0.10% by processor time beside the step" in " ".join(verdict.split())
 
 
 def test_noise_is_no_less_than_what_was_seen() -> None:
