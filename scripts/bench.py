@@ -18,9 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
 
 from bench_inprocess import inprocess
-from measuring import Record
+from measuring import Record, given_up
 
 from bench_suite import alone, etcd, records, steady
 from bench_suite.courses import course
@@ -129,9 +130,27 @@ def in_turns(
 
 
 def at_once(systems: Sequence[System], measures: Sequence[str], repeat: int) -> Iterator[Record]:
+    """Records as they come, of several systems that wait beside each other."""
+    arrived: SimpleQueue[Record | None] = SimpleQueue()
+
+    def run(system: System) -> None:
+        try:
+            for record in course(system, measures):
+                arrived.put(record)
+        finally:
+            arrived.put(None)
+
     with ThreadPoolExecutor(SLOW_AT_ONCE) as pool:
-        for taken in pool.map(lambda system: list(course(system, measures)), list(systems) * repeat):
-            yield from taken
+        try:
+            courses = [pool.submit(run, system) for system in list(systems) * repeat]
+            for _ in courses:
+                yield from iter(arrived.get, None)
+        except BaseException:
+            given_up.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    for each in courses:
+        each.result()
 
 
 def told(record: Record) -> Record:

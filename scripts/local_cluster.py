@@ -191,7 +191,12 @@ def softrun_command(
 
 def end_in_order_on_sigterm() -> None:
     """Make SIGTERM leave the `with` blocks, so that no node outlives the script that started it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not break off what ends the nodes
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def free_port() -> int:

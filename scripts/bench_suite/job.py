@@ -11,6 +11,8 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import TypeVar
 
+from measuring import given_up
+
 from local_cluster import LocalCluster, Node, Step, listens, send
 
 TRAINERS = Path(__file__).parent.parent / "trainers"
@@ -121,6 +123,8 @@ class Job(ABC):
         """Ask for a figure until there is one. Raises DidNotHappenError, also when all launchers have ended."""
         deadline = time.monotonic() + timeout_s
         while (answer := figure()) is None:
+            if given_up.is_set():
+                raise DidNotHappenError(f"given up: {what}")
             if self.nodes and all(node.process.poll() is not None for node in self.nodes.values()):
                 raise DidNotHappenError(f"all launchers have ended before {what}")
             if time.monotonic() > deadline:
