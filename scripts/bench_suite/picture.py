@@ -9,7 +9,7 @@ from typing import Any
 from measuring import Record
 
 from bench_suite.figures_told import TOLD
-from bench_suite.records import median, systems, tried, values
+from bench_suite.records import median, tried, values
 
 SHOWN = ("node killed", "node leaves", "worker killed", "worker killed, all back", "node joins", "pause at a join")
 COLORS = ("#d1495b", "#edae49", "#00798c", "#30638e", "#7a5195", "#5b8c5a")
@@ -26,7 +26,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
     from matplotlib import pyplot
 
     told = [next(each for each in TOLD if each.short == short) for short in SHOWN]
-    rows = list(dict.fromkeys(system for each in told for system in systems(records, each.measure)))
+    measures = {each.measure for each in told}
+    rows = list(dict.fromkeys(str(r["system"]) for r in records if r["measure"] in measures))
     seconds = [v for each in told for system in rows for v in values(records, each.measure, system, each.figure)]
     never_at = max(seconds, default=1) * 4
     figure, axes = pyplot.subplots(figsize=(WIDTH_IN, REST_IN + ROW_IN * len(rows)), layout="constrained")

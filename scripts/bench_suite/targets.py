@@ -65,7 +65,7 @@ def quicker(
 
 def idle_share(records: Sequence[Record]) -> Verdict | None:
     share = median(records, "idle", "softrun", "core_share")
-    return None if share is None else Verdict(f"{share:.2%}", share < 0.002)
+    return None if share is None else Verdict(f"{share:.3%}", share < 0.002)
 
 
 def idle_memory(records: Sequence[Record]) -> Verdict | None:
