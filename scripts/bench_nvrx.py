@@ -17,6 +17,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import peers
+from measuring import given_up
 from one_node import inject
 
 from local_cluster import LocalCluster, Node, end_in_order_on_sigterm, free_port, recovery, send
@@ -106,7 +107,9 @@ def wait_for_survivors(
     survivors = {node.process.pid: rank for rank, node in enumerate(nodes) if fault == "exception" or rank != VICTIM}
     lost: dict[int, float] = {}  # survivors that have ended nevertheless, and when
     gap = None
-    while gap is None and len(lost) < len(survivors) and time.monotonic() < fault_at + timeout_s:
+    while (
+        not given_up.is_set() and gap is None and len(lost) < len(survivors) and time.monotonic() < fault_at + timeout_s
+    ):
         for node in nodes:
             if node.process.poll() is not None and survivors.get(node.process.pid, -1) >= 0:  # reaps the victim, too
                 lost.setdefault(survivors[node.process.pid], time.monotonic() - fault_at)

@@ -37,6 +37,12 @@ class Step:
     world_size: int
     round: int
     step: int
+    begun: int = 0
+    """How many steps the process had begun; from the benchmark's trainers alone, as what follows."""
+    cpu_s: float = 0.0
+    """The processor time that all threads of the process had taken."""
+    own_s: float = 0.0
+    """As much of it as the main thread took for the steps themselves."""
 
 
 @dataclass
@@ -128,7 +134,8 @@ class LocalCluster:
             self._read[path] = self._read.get(path, 0) + sum(len(line) + 1 for line in lines)
             for line in lines:
                 fields = json.loads(line)
-                self._steps.append(Step(**{name: fields[name] for name in Step.__dataclass_fields__}))
+                known = {name: value for name, value in fields.items() if name in Step.__dataclass_fields__}
+                self._steps.append(Step(**known))
         if len(self._steps) > before:
             self._steps.sort(key=lambda step: step.mono)
         return list(self._steps)
@@ -184,7 +191,12 @@ def softrun_command(
 
 def end_in_order_on_sigterm() -> None:
     """Make SIGTERM leave the `with` blocks, so that no node outlives the script that started it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not break off what ends the nodes
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def free_port() -> int:

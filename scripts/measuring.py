@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from local_cluster import LocalCluster
+
+given_up = threading.Event()
+"""Once it is set, what is measured in other threads waits for nothing any more."""
 
 Record = dict[str, object]
 """One raw result, a line of JSON."""

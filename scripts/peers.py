@@ -29,10 +29,10 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    wheel: str  # installed without what it requires
-    platform_tag: str  # of the wheel; pip would refuse one for a later glibc than this machine's
-    requires: tuple[str, ...]  # as much of it as is imported
+    wheel: str
+    requires: tuple[str, ...]  # what it needs beside what its wheel requires
     module: str  # can be imported afterwards
+    platform_tag: str = ""  # of a wheel that pip would refuse, and which is installed without what it requires
 
 
 PEERS = {
@@ -40,9 +40,13 @@ PEERS = {
     # 0.6.0 is the last release for Python 3.10 and 3.11; the package `inprocess` of 0.7.0 is the same, file by file.
     "nvrx": Peer(
         wheel="nvidia-resiliency-ext==0.6.0",
-        platform_tag=f"manylinux_2_39_{platform.machine()}",
+        platform_tag=f"manylinux_2_39_{platform.machine()}",  # later than many a machine's
         requires=("torch", "defusedxml", "httpx", "numpy", "packaging", "psutil", "pyyaml"),
         module="nvidia_resiliency_ext.inprocess",
+    ),
+    "torchft": Peer(wheel="torchft==0.2.0", requires=("torch", "numpy"), module="torchft"),
+    "dlrover": Peer(
+        wheel="dlrover[k8s]==0.6.1", requires=("torch", "protobuf"), module="dlrover.python.master.local_master"
     ),
 }
 
@@ -71,11 +75,15 @@ def python_of(name: str, timeout_s: float = TIMEOUT_S) -> Path:
         print(f"peers: installing {peer.wheel} into {home} (once)", file=sys.stderr, flush=True)
         run("venv", [sys.executable, "-m", "venv", str(home)], deadline)
         pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--only-binary=:all:"]
-        (packages,) = (home / "lib").glob("python3*/site-packages")
-        wheel = ["--no-deps", "--platform", peer.platform_tag, "--target", str(packages), "--upgrade", peer.wheel]
-        what = f"{peer.wheel} for Python {platform.python_version()} and {peer.platform_tag}"
-        run(what, [*pip, *wheel], deadline)
-        run(f"what {peer.wheel} needs", [*pip, "--constraint", str(CONSTRAINTS), *peer.requires], deadline)
+        requires = [*pip, "--constraint", str(CONSTRAINTS), *peer.requires]
+        run(f"what {peer.wheel} needs", requires, deadline)
+        if peer.platform_tag:
+            (packages,) = (home / "lib").glob("python3*/site-packages")
+            forced = ["--no-deps", "--platform", peer.platform_tag, "--target", str(packages), "--upgrade", peer.wheel]
+            what = f"{peer.wheel} for Python {platform.python_version()} and {peer.platform_tag}"
+            run(what, [*pip, *forced], deadline)
+        else:
+            run(f"{peer.wheel} for Python {platform.python_version()}", [*requires, peer.wheel], deadline)
         run(f"import {peer.module}", [str(python), "-c", f"import {peer.module}"], deadline)
         stamp.write_text(recipe)
     return python
