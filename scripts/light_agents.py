@@ -162,27 +162,20 @@ class _PretendedWorkers:
         self._agent.post(WorkerExited(local_rank, launch, -signum))
 
 
-def join_all(
-    nodes: int, open_store: Callable[[str], Store], timeout_s: float = 60.0, may_go: int = 0
-) -> tuple[list[LightAgent], float]:
+def join_all(nodes: int, open_store: Callable[[str], Store], timeout_s: float = 60.0) -> tuple[list[LightAgent], float]:
     """Start that many agents at once; returns them and the seconds until the last worker was told of their world."""
-    job = JobSettings(nodes - may_go, nodes, "soft", "no-replace")
+    job = JobSettings(nodes, nodes, "soft", "no-replace")
     agents = [LightAgent(f"light-{i}", job, open_store) for i in range(nodes)]
     began = time.monotonic()
     for agent in agents:
         agent.start()
-    until_told(agents, nodes, began + timeout_s)
-    return agents, max(agent.worlds[-1][2] for agent in agents) - began
-
-
-def until_told(agents: Sequence[LightAgent], nodes: int, deadline: float) -> None:
-    """Wait until all of them have been told of a world of that many nodes."""
     while not all(agent.worlds and agent.worlds[-1][1] == nodes for agent in agents):
         ended = [agent.result for agent in agents if agent.has_ended]
-        if ended or time.monotonic() > deadline:
+        if ended or time.monotonic() - began > timeout_s:
             worlds = Counter(agent.worlds[-1][:2] if agent.worlds else None for agent in agents)
-            raise TimeoutError(f"no world of {nodes} in time: ended are {ended}, in worlds {worlds}")
+            raise TimeoutError(f"no world of {nodes} in {timeout_s:g} s: ended are {ended}, in worlds {worlds}")
         time.sleep(0.002)
+    return agents, max(agent.worlds[-1][2] for agent in agents) - began
 
 
 def end_all(agents: Sequence[LightAgent]) -> None:
