@@ -353,6 +353,8 @@ class Engine:
         told = self._crew.told
         if not self._crew.said(local_rank, launch, status, self._now) or told is None:
             return
+        if status.counts == told.number:
+            self._effects += self._holds.counts(local_rank, launch)
         if status.broken_round == told.number:
             self._broken_round = told.number
         if status.fault is None or status.fault.round != told.number:
@@ -504,7 +506,10 @@ class Engine:
         asked, record, told = self._allegiance.asked(self.record, self._report()), self.record, self._crew.told
         version = 0
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
-            version = record.version if asked is not None and asked.holds == record.version else 0
+            # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
+            version = record.version if self._holds.version == record.version else 0
+            if asked is not None and record.version in (asked.holds, asked.frees):
+                version = record.version if asked.holds == record.version else 0
         self._effects += self._holds.follow(version)
 
     # --- stages
@@ -758,6 +763,7 @@ class Engine:
             self._leaving is not None,
             self._holds.answer(),
             self._allegiance.leadership.holds,
+            self._allegiance.leadership.frees,
             self._allegiance.leadership.dismisses,
         )
         if report != last:

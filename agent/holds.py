@@ -8,8 +8,8 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
 2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`). Each rank goes on to that
    step, which no rank has passed and every rank can reach, and leaves there.
 
-If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. A trainer that
-counts no steps is not held, and leaves its world at once; and so do all where the ranks do not count alike.
+If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. Where no worker
+counts steps all leave their world at once, and so they do where the ranks do not count alike.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class _Held:
 class Holds:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
-        self._version = 0
+        self.version = 0
+        """Of the record for whose world the leader has asked, 0 for none."""
         self._workers: dict[int, _Held] = {}
 
     def follow(self, version: int) -> list[Effect]:
         """`version` is of the record whose world is to be left together; 0: none, or no longer."""
         effects: list[Effect] = []
-        if version != self._version:
+        if version != self.version:
             effects += self._let_go()
-            self._version = version
+            self.version = version
         if version and not self._workers and self._crew.has_entered():
             self._workers = {local_rank: _Held(launch) for local_rank, launch in self._crew.at_work()}
             effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._workers.items()]
@@ -55,18 +56,26 @@ class Holds:
             return []
         held.sure = seen.step is None or (held.told is not None and seen.step < held.told)
         if seen.step is None or held.sure:
-            return []
+            return []  # one that does not count may have yet to complete its first step: then it says when it has
         # The step that it is in; the next time some more, for one whose steps are quicker than this.
         held.told = seen.step + 2**held.tries
         held.tries += 1
         return [*self._crew.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
+
+    def counts(self, local_rank: int, launch: int) -> list[Effect]:
+        """A worker has completed its first step in this world."""
+        held = self._workers.get(local_rank)
+        if held is None or held.launch != launch or held.told is not None:
+            return []
+        held.sure = False
+        return [LookAtStep(local_rank, launch)]
 
     def answer(self) -> Hold | None:
         """What the leader is to know, as soon as it is certain."""
         if not self._workers or not all(held.sure for held in self._workers.values()):
             return None
         told = [held.told for held in self._workers.values() if held.told is not None]
-        return Hold(self._version, min(told, default=0), max(told, default=0))
+        return Hold(self.version, min(told, default=0), max(told, default=0), len(told) == len(self._workers))
 
     def _let_go(self) -> list[Effect]:
         """Those who were not told of another world meanwhile go on in theirs."""

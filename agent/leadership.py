@@ -26,9 +26,9 @@ class Leadership:
         """When `lead` must be asked again without any news."""
         self.spare_store: Address | None = None
         """A worker store that no world uses yet."""
-        self.holds = 0
-        """The version of the record whose world the workers are to leave together; 0 is none. It stays when that record
-        is over: those who have not seen the next one yet must not go on."""
+        # The version of the record whose world the workers are to leave together, and of one where that has come to
+        # nothing. Who does not know yet that a record is over must not go on in its world.
+        self.holds = self.frees = 0
         self.dismisses = False
         self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
@@ -138,10 +138,11 @@ class Leadership:
         self.again_at = decision.again_at
         self.dismisses = decision.dismisses
         if decision.holds:
-            self.holds = round_.version
+            self.holds, self.frees = round_.version, 0
         else:
             self._patience.hold_since = None
-            self.holds = 0 if self.holds == round_.version else self.holds
+            if any(r.held is not None and r.held.version == round_.version for r in self.reports.values()):
+                self.holds, self.frees = 0, round_.version
         effects: list[Effect] = []
         before, self._decision = self._decision, decision
         if decision.reason != before.reason:

@@ -52,11 +52,12 @@ class Standing(Enum):
 @dataclass(frozen=True, slots=True)
 class Hold:
     """The workers of a node wait while the record has this version: one after step `first`, all after step `last` at
-    the latest. 0: they count none."""
+    the latest; 0: none of them counts. `all`: nor is there one that does not count, or not yet."""
 
     version: int
     first: int
     last: int
+    all: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Report:
     held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
     # Of a leader only:
     holds: int = 0  # the version of the record in whose world the workers are to be held; 0 is none
+    frees: int = 0  # and the one in whose world they are to go on
     dismisses: bool = False  # who leaves shall not wait for the others
 
 

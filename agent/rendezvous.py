@@ -181,6 +181,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         fresh=report.fresh,
         held=report.held if others_owe else before.held,
         holds=report.holds,  # what leaders say
+        frees=report.frees,
         dismisses=report.dismisses,
     )
     if decision.unfinished and decision.unfinished != report.member.node and report.standing is Standing.FINISHED:
@@ -292,8 +293,8 @@ def _between_steps(
         return decision
     held = {m.node: reports[m.node].held for m in round_.members}
     answers = [hold for hold in held.values() if hold is not None and hold.version == round_.version]
-    if len(answers) == len(held):
-        last = max(hold.last for hold in answers)
+    last = max((hold.last for hold in answers), default=0)
+    if len(answers) == len(held) and (not last or all(hold.all for hold in answers)):
         alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
         return replace(decision, proposal=replace(decision.proposal, pause_at=last if alike else 0), holds=True)
     if patience.hold_since is None:
@@ -301,8 +302,9 @@ def _between_steps(
     due = patience.hold_since + waits.hold_s
     if now >= due:
         return decision
-    unanswered = [node for node, hold in held.items() if hold is None or hold.version != round_.version]
-    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True, unanswered=unanswered[-1])
+    silent = [node for node, hold in held.items() if hold is None or hold.version != round_.version]
+    waited_for = silent or [node for node, hold in held.items() if hold is not None and not hold.all]
+    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True, unanswered=waited_for[-1])
 
 
 def _after_last_call(

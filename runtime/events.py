@@ -138,6 +138,7 @@ class WorkerStatus(_Value):
     last_call_wait: float = Field(
         default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
     )
+    counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

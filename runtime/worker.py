@@ -187,6 +187,8 @@ class _Worker:
     def completed(self, step: int) -> None:
         if self._progress is not None and step >= 0:
             self._progress.completed(step)
+            if self._status.counts != self._round:
+                self._tell(counts=self._round)
 
     def watch(self, limits: ProgressLimits) -> None:
         if self._progress is not None:

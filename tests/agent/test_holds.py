@@ -37,7 +37,7 @@ def test_each_waits_after_the_step_that_it_is_in() -> None:
     assert holds.seen(StepSeen(0, 1, 7)) == []
     assert holds.answer() is None
     holds.seen(StepSeen(1, 1, 6))
-    assert holds.answer() == Hold(2, 7, 8)
+    assert holds.answer() == Hold(2, 7, 8, all=True)
 
 
 def test_one_that_was_told_too_late_is_told_again() -> None:
@@ -48,16 +48,29 @@ def test_one_that_was_told_too_late_is_told_again() -> None:
     assert told(holds.seen(StepSeen(0, 1, 8))) == [(0, 10)]
     assert told(holds.seen(StepSeen(0, 1, 11))) == [(0, 15)]
     holds.seen(StepSeen(0, 1, 14))
-    assert holds.answer() == Hold(2, 15, 15)
+    assert holds.answer() == Hold(2, 15, 15, all=False)
 
 
 def test_those_that_count_no_steps_are_told_nothing() -> None:
     holds = Holds(at_work())
     holds.follow(2)
     assert [holds.seen(StepSeen(local_rank, 1, None)) for local_rank in (0, 1)] == [[], []]
-    assert holds.answer() == Hold(2, 0, 0)
+    assert holds.answer() == Hold(2, 0, 0, all=False)
     assert holds.follow(0) == []
     assert holds.answer() is None
+
+
+def test_one_that_begins_to_count_is_held_then() -> None:
+    holds = Holds(at_work())
+    holds.follow(2)
+    for local_rank in (0, 1):
+        holds.seen(StepSeen(local_rank, 1, None))
+    assert holds.counts(0, 1) == [do.LookAtStep(0, 1)]
+    assert holds.answer() is None
+    assert told(holds.seen(StepSeen(0, 1, 7))) == [(0, 8)]
+    holds.seen(StepSeen(0, 1, 7))
+    assert holds.answer() == Hold(2, 8, 8, all=False)
+    assert holds.counts(0, 1) == [], "it was told"
 
 
 def test_they_go_on_when_it_comes_to_nothing() -> None:

@@ -321,7 +321,7 @@ PAUSING = replace(WAITS, hold_s=5.0)
 
 
 def held(version: int, first: int, last: int) -> dict[str, object]:
-    return {"held": Hold(version, first, last)}
+    return {"held": Hold(version, first, last, all=last > 0)}
 
 
 def in_step(round_: Round, *reports: Report, since: Patience | None = None, now: float = 9.0) -> Decision:
@@ -355,6 +355,11 @@ def test_no_step_is_agreed_on_where_nobody_counts_or_not_all_alike() -> None:
         )
         assert decision.proposal is not None
         assert decision.proposal.pause_at == 0
+
+
+def test_one_that_has_yet_to_count_is_waited_for() -> None:
+    mixed = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 0, 0)), ready(C))
+    assert (mixed.proposal, mixed.holds, mixed.unanswered) == (None, True, "b")
 
 
 def test_a_loss_is_not_waited_for() -> None:

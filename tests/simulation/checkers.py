@@ -331,7 +331,13 @@ class NobodyMeetsTheReplaced(Checker):
 
 
 class LeaveTogether(Checker):
-    """Where nobody was lost all leave a world after the same step."""
+    """Where nobody was lost all leave a world after the same step, which nobody has passed when it is agreed on."""
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        if isinstance(effect, do.Tell) and effect.pause_at is not None:
+            process = node.processes[effect.local_rank]
+            passed = process.launch == effect.launch and process.at and process.begun > effect.pause_at
+            self.demand(not passed, f"{process.name} is in step {process.begun}, to leave after {effect.pause_at}")
 
     def left(self, process: Process, pause_at: int) -> None:
         self.demand(

