@@ -254,13 +254,13 @@ def _log_to_stderr(debug: bool) -> None:
 
 def _template(argv: list[str]) -> AbstractContextManager[None]:
     """Guess what workers are forked from, before torch is there to parse the line. A wrong guess costs time alone."""
-    guess = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
     for flag in ("--no-warm-start", "--no-python", "--run-path", "--numa-binding", "--help"):
         guess.add_argument(flag, "--" + flag[2:].replace("-", "_"), dest="cold", action="store_true")
     try:
         known, rest = guess.parse_known_args(argv)
-    except argparse.ArgumentError:
+    except SystemExit:  # a flag of the script's that looks like one of these
         return nullcontext()
     if not rest or known.cold or "PET_NO_WARM_START" in os.environ:
         return nullcontext()

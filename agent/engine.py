@@ -32,7 +32,7 @@ from softrun.agent.crew import SIGKILL, SIGTERM, Crew
 from softrun.agent.effects import Effect, Outcome, Result
 from softrun.agent.faults import Faults, Finding
 from softrun.agent.holds import Holds
-from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.model import NOT_ASKED, Address, JobSettings, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Waits
 from softrun.agent.tenure import Tenure
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
@@ -504,13 +504,15 @@ class Engine:
     def _keep_in_step(self) -> None:
         """Hold the workers while the leader asks for it."""
         asked, record, told = self._allegiance.asked(self.record, self._report()), self.record, self._crew.told
-        version = 0
+        holds = NOT_ASKED
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
             # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
-            version = record.version if self._holds.version == record.version else 0
-            if asked is not None and record.version in (asked.holds, asked.frees):
-                version = record.version if asked.holds == record.version else 0
-        self._effects += self._holds.follow(version)
+            holds = self._holds.asked if self._holds.asked[0] == record.version else NOT_ASKED
+            if asked is not None and asked.holds[0] == record.version:
+                holds = asked.holds
+            elif asked is not None and asked.frees == record.version:
+                holds = NOT_ASKED
+        self._effects += self._holds.follow(holds)
 
     # --- stages
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from softrun.agent.crew import Crew
 from softrun.agent.effects import Effect, LookAtStep
-from softrun.agent.model import Hold
+from softrun.agent.model import NOT_ASKED, Asked, Hold
 from softrun.agent.observations import StepSeen
 
 
@@ -34,17 +34,17 @@ class _Held:
 class Holds:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
-        self.version = 0
-        """Of the record for whose world the leader has asked, 0 for none."""
+        self.asked = NOT_ASKED
+        """What the leader has asked for."""
         self._workers: dict[int, _Held] = {}
 
-    def follow(self, version: int) -> list[Effect]:
-        """`version` is of the record whose world is to be left together; 0: none, or no longer."""
+    def follow(self, asked: Asked) -> list[Effect]:
+        """Hold the workers as the leader asks; NOT_ASKED: it does not, or no longer."""
         effects: list[Effect] = []
-        if version != self.version:
+        if asked != self.asked:
             effects += self._let_go()
-            self.version = version
-        if version and not self._workers and self._crew.has_entered():
+            self.asked = asked
+        if asked != NOT_ASKED and not self._workers and self._crew.has_entered():
             self._workers = {local_rank: _Held(launch) for local_rank, launch in self._crew.at_work()}
             effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._workers.items()]
         return effects
@@ -75,7 +75,7 @@ class Holds:
         if not self._workers or not all(held.sure for held in self._workers.values()):
             return None
         told = [held.told for held in self._workers.values() if held.told is not None]
-        return Hold(self.version, min(told, default=0), max(told, default=0), len(told) == len(self._workers))
+        return Hold(self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._workers))
 
     def _let_go(self) -> list[Effect]:
         """Those who were not told of another world meanwhile go on in theirs."""

@@ -9,7 +9,7 @@ from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, Beat, Member, Phase, Report, Round, Standing
+from softrun.agent.model import NOT_ASKED, Address, Beat, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Decision, Patience, Waits
 
 
@@ -26,9 +26,9 @@ class Leadership:
         """When `lead` must be asked again without any news."""
         self.spare_store: Address | None = None
         """A worker store that no world uses yet."""
-        # The version of the record whose world the workers are to leave together, and of one where that has come to
-        # nothing. Who does not know yet that a record is over must not go on in its world.
-        self.holds = self.frees = 0
+        # What the workers are to wait for, and the version of a record where that has come to nothing. Who does not
+        # know yet that a record is over must not go on in its world.
+        self.holds, self.frees = NOT_ASKED, 0
         self.dismisses = False
         self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
@@ -138,11 +138,12 @@ class Leadership:
         self.again_at = decision.again_at
         self.dismisses = decision.dismisses
         if decision.holds:
-            self.holds, self.frees = round_.version, 0
-        else:
+            self.holds, self.frees = (round_.version, self._patience.asked), 0
+        elif self._proposed is None:  # else it may still be sealed as it was agreed
             self._patience.hold_since = None
-            if any(r.held is not None and r.held.version == round_.version for r in self.reports.values()):
-                self.holds, self.frees = 0, round_.version
+            if any(r.held is not None and r.held.asked[0] == round_.version for r in self.reports.values()):
+                self._patience.asked += self.frees != round_.version
+                self.holds, self.frees = NOT_ASKED, round_.version
         effects: list[Effect] = []
         before, self._decision = self._decision, decision
         if decision.reason != before.reason:

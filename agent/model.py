@@ -49,12 +49,17 @@ class Standing(Enum):
     FAILED = "FAILED"  # the job to end, because of its failure
 
 
+Asked = tuple[int, int]
+"""Names a hold: the version of the record in whose world workers are to wait, and how often that was asked before."""
+NOT_ASKED: Asked = (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The workers of a node wait while the record has this version: one after step `first`, all after step `last` at
-    the latest; 0: none of them counts. `all`: nor is there one that does not count, or not yet."""
+    """The workers of a node wait, as `asked`: one after step `first`, all after step `last` at the latest; 0: none of
+    them counts. `all`: nor is there one that does not count, or not yet."""
 
-    version: int
+    asked: Asked
     first: int
     last: int
     all: bool
@@ -76,8 +81,8 @@ class Report:
     leaves: bool = False  # it wants out, and works until the others can do without it
     held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
     # Of a leader only:
-    holds: int = 0  # the version of the record in whose world the workers are to be held; 0 is none
-    frees: int = 0  # and the one in whose world they are to go on
+    holds: Asked = NOT_ASKED  # the workers are to wait
+    frees: int = 0  # the version of the record in whose world they are to go on
     dismisses: bool = False  # who leaves shall not wait for the others
 
 

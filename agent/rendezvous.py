@@ -137,6 +137,7 @@ class Patience:
     enough_since: float | None = None
     broken_since: float | None = None
     hold_since: float | None = None
+    asked: int = 0  # how often a hold has come to nothing
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,8 @@ def _between_steps(
     if decision.proposal is None or not waits.hold_s:
         return decision
     held = {m.node: reports[m.node].held for m in round_.members}
-    answers = [hold for hold in held.values() if hold is not None and hold.version == round_.version]
+    asked = (round_.version, patience.asked)
+    answers = [hold for hold in held.values() if hold is not None and hold.asked == asked]
     last = max((hold.last for hold in answers), default=0)
     if len(answers) == len(held) and (not last or all(hold.all for hold in answers)):
         alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
@@ -302,7 +304,7 @@ def _between_steps(
     due = patience.hold_since + waits.hold_s
     if now >= due:
         return decision
-    silent = [node for node, hold in held.items() if hold is None or hold.version != round_.version]
+    silent = [node for node, hold in held.items() if hold is None or hold.asked != asked]
     waited_for = silent or [node for node, hold in held.items() if hold is not None and not hold.all]
     return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True, unanswered=waited_for[-1])
 

@@ -190,7 +190,7 @@ class Supervisor:
 
     def close(self) -> None:
         """After every worker has ended; one that has not, because this agent ends by a fault, is killed."""
-        all_is_well = True
+        all_is_well = not self._expected  # one of them may be forked just now
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None

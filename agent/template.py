@@ -25,6 +25,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import runpy
 import selectors
 import signal
@@ -89,15 +90,14 @@ def load(modules: list[str]) -> str:
 def why_unfit() -> str:
     """Why this process cannot be forked, or nothing."""
     # Threads that can be started again after a fork, OpenBLAS's, are ended before one.
+    torch = sys.modules.get("torch")
     if (rehearsal := os.fork()) == 0:
-        os._exit(0)
-    os.waitpid(rehearsal, 0)
+        os._exit(int(torch is not None and torch.cuda._is_in_bad_fork()))
+    if os.waitpid(rehearsal, 0)[1]:
+        return "what they import has asked for CUDA, which does not bear a fork"
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"what they import has started {threads - 1} threads, which a fork does not have"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "what they import has initialised CUDA, which does not bear a fork"
     gc.collect()
     gc.freeze()
     return ""
@@ -119,8 +119,10 @@ def become_worker(order: dict[str, Any]) -> None:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             os.dup2(file, number)
             os.close(file)
-    os.environ.clear()
-    os.environ.update(order["environment"])
+    os.environ.update(order["set"])
+    for name in order["unset"]:
+        os.environ.pop(name, None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(order["files"]))
     sys.stdout = sys.__stdout__ = anew(sys.stdout, 1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = anew(sys.stderr, 2)  # type: ignore[misc]
     sys.argv = list(order["argv"])
@@ -161,6 +163,8 @@ def show_command(command: list[str]) -> None:
 
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
+    if end <= begin:
+        return  # a sandbox does not say
     text = b"\0".join(os.fsencode(word) for word in command)[: end - begin - 1]
     ctypes.memset(begin, 0, end - begin)
     ctypes.memmove(begin, text, len(text))

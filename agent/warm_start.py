@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -26,6 +27,7 @@ from softrun.agent import warden
 from softrun.agent.settings import PASSWORD_VARIABLE
 
 PRELOADED = ("torch", "softrun.runtime")
+LISTEN_S, SEND_S = 0.001, 1.0
 PADDING = "-" * 4096
 SCRIPT_FLAGS = ("-u",)
 """What torch's command line gives to Python before a script."""
@@ -117,7 +119,11 @@ class Template:
             return False
         script = Script.of(sys.executable, args)
         environment = {**os.environ, **env}
-        if script is None or not script.is_source:
+        own = self._environment
+        directory = _directory()
+        if directory is None:
+            self._tell("the working directory is gone")
+        elif script is None or not script.is_source:
             self._tell(f"{' '.join(args[:2])} is no source file")
         elif names := self.differing(environment):
             self._tell(
@@ -130,8 +136,10 @@ class Template:
                     "script": script.name,
                     "argv": ["-m" if script.is_module else script.name, *script.args],
                     "command": [sys.executable, *args],
-                    "environment": environment,
-                    "directory": str(Path.cwd()),
+                    "set": {name: value for name, value in environment.items() if own.get(name) != value},
+                    "unset": sorted(own.keys() - environment.keys()),
+                    "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+                    "directory": directory,
                     "out": out,
                     "err": err,
                 }
@@ -140,7 +148,7 @@ class Template:
 
     def listen(self, for_s: float = 0.0) -> Forked | None:
         """Take in one thing that the template says, if it says one within that time: a worker, where it forked one."""
-        self._control.settimeout(max(0.001, for_s))
+        self._control.settimeout(for_s or LISTEN_S)
         try:
             message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
         except TimeoutError:
@@ -151,7 +159,7 @@ class Template:
         match said:
             case {"ready": True}:
                 self.is_ready = True
-            case {"pid": int(pid)}:
+            case {"pid": int(pid)} if pidfds:
                 return Forked(self, pid, pidfds[0])
             case {"ended": int(pid), "code": int(code)}:
                 self._ended[pid] = code
@@ -189,12 +197,20 @@ class Template:
             logger.warning("workers start cold, each with its own imports: %s", why)
 
     def _send(self, order: dict[str, Any]) -> bool:
+        self._control.settimeout(SEND_S)
         try:
             self._control.send(json.dumps(order).encode())
         except OSError as error:
-            self._tell(f"the process that they are forked from cannot be asked ({error.strerror})")
+            self._tell(f"the process that they are forked from cannot be asked ({error})")
             return False
         return True
+
+
+def _directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
 
 
 class Forked:

@@ -119,9 +119,9 @@ class ChannelInbox:
             return
         for event in events:
             if self._last is None or event.sequence > self._last.sequence:
-                self._last = event
-                if self._subscribers:
+                if self._subscribers and not _is_about_steps(event, self._last):
                     self._untold.append(event)
+                self._last = event
                 self._arrived.notify_all()
 
     def _watch(self) -> None:
@@ -144,6 +144,14 @@ class ChannelInbox:
                     call(event)
                 except Exception:
                     _log.exception("a callback of on_world_change failed on event %d", event.sequence)
+
+
+def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
+    """It tells to wait after a step of the world that goes on, or not to wait any more: that is no change."""
+    if event.hold_at is not None:
+        return True
+    waited = last is not None and last.hold_at is not None and last.round == event.round
+    return waited and event.worker_state is WorkerState.HEALTHY
 
 
 class StaticInbox:

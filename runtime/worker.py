@@ -170,7 +170,13 @@ class _Worker:
             if usable:
                 self._enter(event)
                 return event
+            self._begin_world()
             self.inbox.wait(event.sequence)
+
+    def _begin_world(self) -> None:
+        """What the progress says of the last world does not count any more."""
+        if self._progress is not None:
+            self._progress.begin_world()
 
     def free_trainer_by(self, free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
         before, self._free = self._free, free
@@ -204,9 +210,7 @@ class _Worker:
 
     def _show_progress(self) -> None:
         """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
-        if self._progress is not None:
-            self._progress.begin_world()
-        elif threading.current_thread() is threading.main_thread():
+        if self._progress is None and threading.current_thread() is threading.main_thread():
             memory = self.inbox.share_progress()
             if memory is not None:
                 self._progress = Progress(memory)
@@ -218,6 +222,7 @@ class _Worker:
             begin_world()
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
+            self._begin_world()
             count_groups_anew()
             note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
@@ -231,9 +236,8 @@ class _Worker:
                 self._free(event)
 
     def _comes_later(self, event: WorkerEvent) -> bool:
-        """The world goes on, for a while at least: its end, if there is one, comes between two steps."""
-        holds = event.worker_state is WorkerState.HEALTHY and event.round == self._round
-        return holds or event.pause_at is not None
+        """Its end comes between two steps."""
+        return event.pause_at is not None
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
-from softrun.runtime.events import WorkerEvent
+from softrun.runtime.events import WorkerEvent, WorkerState
 from softrun.runtime.interrupt import Interrupt
 from softrun.runtime.worker import last_event, wait_for_world
 
@@ -49,7 +49,8 @@ class Session:
 
     @property
     def changed(self) -> bool:
-        return last_event().sequence > self.event.sequence
+        last = last_event()
+        return last.round != self.event.round or last.worker_state is not WorkerState.HEALTHY
 
     @property
     def shared_depth(self) -> int:

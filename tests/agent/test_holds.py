@@ -7,11 +7,12 @@ from values import member, sealed
 from softrun.agent import effects as do
 from softrun.agent.crew import JOIN_S, LEAVE_S, Crew
 from softrun.agent.holds import Holds
-from softrun.agent.model import Hold
+from softrun.agent.model import NOT_ASKED, Hold
 from softrun.agent.observations import StepSeen
 from softrun.runtime.events import WorkerState, WorkerStatus
 
 LIFE = ("a", 1)
+ASKED = (2, 0)
 WORLD = sealed(member("a", workers=2), member("b"))
 
 
@@ -29,65 +30,65 @@ def told(effects: list[do.Effect]) -> list[tuple[int, int | None]]:
 
 def test_each_waits_after_the_step_that_it_is_in() -> None:
     holds = Holds(at_work())
-    assert holds.follow(2) == [do.LookAtStep(0, 1), do.LookAtStep(1, 1)]
-    assert holds.follow(2) == []
+    assert holds.follow(ASKED) == [do.LookAtStep(0, 1), do.LookAtStep(1, 1)]
+    assert holds.follow(ASKED) == []
     assert told(holds.seen(StepSeen(0, 1, 7))) == [(0, 8)]
     assert told(holds.seen(StepSeen(1, 1, 6))) == [(1, 7)]
     assert holds.answer() is None, "it may have come further before it was told"
     assert holds.seen(StepSeen(0, 1, 7)) == []
     assert holds.answer() is None
     holds.seen(StepSeen(1, 1, 6))
-    assert holds.answer() == Hold(2, 7, 8, all=True)
+    assert holds.answer() == Hold(ASKED, 7, 8, all=True)
 
 
 def test_one_that_was_told_too_late_is_told_again() -> None:
     holds = Holds(at_work())
-    holds.follow(2)
+    holds.follow(ASKED)
     holds.seen(StepSeen(1, 1, None))
     assert told(holds.seen(StepSeen(0, 1, 7))) == [(0, 8)]
     assert told(holds.seen(StepSeen(0, 1, 8))) == [(0, 10)]
     assert told(holds.seen(StepSeen(0, 1, 11))) == [(0, 15)]
     holds.seen(StepSeen(0, 1, 14))
-    assert holds.answer() == Hold(2, 15, 15, all=False)
+    assert holds.answer() == Hold(ASKED, 15, 15, all=False)
 
 
 def test_those_that_count_no_steps_are_told_nothing() -> None:
     holds = Holds(at_work())
-    holds.follow(2)
+    holds.follow(ASKED)
     assert [holds.seen(StepSeen(local_rank, 1, None)) for local_rank in (0, 1)] == [[], []]
-    assert holds.answer() == Hold(2, 0, 0, all=False)
-    assert holds.follow(0) == []
+    assert holds.answer() == Hold(ASKED, 0, 0, all=False)
+    assert holds.follow(NOT_ASKED) == []
     assert holds.answer() is None
 
 
 def test_one_that_begins_to_count_is_held_then() -> None:
     holds = Holds(at_work())
-    holds.follow(2)
+    holds.follow(ASKED)
     for local_rank in (0, 1):
         holds.seen(StepSeen(local_rank, 1, None))
     assert holds.counts(0, 1) == [do.LookAtStep(0, 1)]
     assert holds.answer() is None
     assert told(holds.seen(StepSeen(0, 1, 7))) == [(0, 8)]
     holds.seen(StepSeen(0, 1, 7))
-    assert holds.answer() == Hold(2, 8, 8, all=False)
+    assert holds.answer() == Hold(ASKED, 8, 8, all=False)
     assert holds.counts(0, 1) == [], "it was told"
 
 
 def test_they_go_on_when_it_comes_to_nothing() -> None:
     holds = Holds(at_work())
-    holds.follow(2)
+    holds.follow(ASKED)
     holds.seen(StepSeen(0, 1, 7))
-    assert told(holds.follow(0)) == [(0, None)]
+    assert told(holds.follow(NOT_ASKED)) == [(0, None)]
     assert holds.seen(StepSeen(0, 1, 7)) == []
 
 
 def test_they_are_asked_when_they_are_in_the_world() -> None:
     crew = at_work(applied=0)
     holds = Holds(crew)
-    assert holds.follow(2) == []
+    assert holds.follow(ASKED) == []
     for local_rank in (0, 1):
         crew.said(local_rank, 1, WorkerStatus(ready=True, applied=1), 0.0)
-    assert len(holds.follow(2)) == 2
+    assert len(holds.follow(ASKED)) == 2
 
 
 def test_who_has_left_a_world_is_not_told_of_its_steps() -> None:

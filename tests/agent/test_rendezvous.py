@@ -321,7 +321,7 @@ PAUSING = replace(WAITS, hold_s=5.0)
 
 
 def held(version: int, first: int, last: int) -> dict[str, object]:
-    return {"held": Hold(version, first, last, all=last > 0)}
+    return {"held": Hold((version, 0), first, last, all=last > 0)}
 
 
 def in_step(round_: Round, *reports: Report, since: Patience | None = None, now: float = 9.0) -> Decision:
@@ -340,6 +340,12 @@ def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
     assert members(agreed) == ["a", "b", "c"]
     assert agreed.proposal is not None
     assert (agreed.proposal.pause_at, agreed.holds) == (9, True)
+
+
+def test_the_answer_to_a_hold_that_came_to_nothing_is_none_to_the_next() -> None:
+    again = Patience(enough_since=0.0, asked=1)
+    stale = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C), since=again)
+    assert (stale.proposal, stale.holds) == (None, True)
 
 
 def test_it_does_not_wait_for_ever() -> None:
