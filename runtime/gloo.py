@@ -123,8 +123,11 @@ class Connections:
             if not self._connects_lazily and is_room_for(self._expected):
                 self._held.update(self._take(is_there, but))
 
-    def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
-        """Make whoever waits for one of them here raise; no peer notices. For any thread."""
+    def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = (), again: bool = False) -> None:
+        """Make whoever waits for one of them here raise; no peer notices. For any thread.
+
+        `again`: it did not help before. Gloo drops a caller that was cut before it has said its number, and waits on.
+        """
         with self._lock:
             if self._connects_lazily or not is_room_for(self._expected):
                 count = self._cut_each(is_there, but)
@@ -132,7 +135,7 @@ class Connections:
                 self._held.update(self._take(is_there, but))
                 count = len(self._held)
                 _shut(self._held.values(), socket.SHUT_RD)
-        if count < self._expected and is_there():
+        if (again or count < self._expected) and is_there():
             self.call_in_place_of_peers(self._own)
 
     def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
@@ -217,6 +220,7 @@ class Build:
 
     def _cut_until_settled(self) -> None:
         """It may wait on any connection for an hour, and open the next one thereafter."""
+        again = False
         while not self._settled.is_set():
             answered = self._ask()
             with self._lock:
@@ -225,10 +229,11 @@ class Build:
                 if not answered or self._store is None:
                     self._cut_store()
                 if self.connections is not None:
-                    self.connections.cut(but=self._before)
+                    self.connections.cut(but=self._before, again=again)
                     if not answered:
                         self._cut_unpublished(self.connections)
             self._settled.wait(ABORT_INTERVAL_S)
+            again = True
 
     def _ask(self) -> bool:
         """The store for what is published. It may not answer: who builds may sit in it, and has its lock."""
