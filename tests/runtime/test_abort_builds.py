@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from fake_agent import DEADLINE_S, wait_until
 from local_cluster import free_port
 from softrun.runtime.abort import note_groups
+from softrun.runtime.gloo import Published
 from softrun.runtime.groups import leave_groups
 
 
@@ -32,6 +33,22 @@ def a_peer_that_never_calls(me: Me) -> Sit:
     """It was stopped after it had published its address, which is greater than this rank's: that one waits."""
     publish(me, "127.0.0.2", free_port())
     return lambda: me.build(size=2)
+
+
+def a_peer_that_calls_and_says_nothing(me: Me) -> Sit:
+    """It was stopped, or cut, when it had connected: gloo drops such a caller when that ends, and waits on."""
+    publish(me, "127.0.0.2", free_port())
+    watched = me.store("first")
+
+    def call() -> None:
+        wait_until(lambda: watched.check(["0//cpu//0/0"]), "what gloo publishes")
+        kept_open.append(socket.create_connection(Published.parse(watched.get("0//cpu//0/0")).address))
+
+    def sit() -> None:
+        threading.Thread(target=call, daemon=True).start()
+        me.build(size=2)
+
+    return sit
 
 
 def a_peer_that_never_calls_while_the_store_is_stopped(me: Me) -> Sit:
@@ -143,6 +160,7 @@ def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
     [
         a_peer_that_never_comes,
         a_peer_that_never_calls,
+        a_peer_that_calls_and_says_nothing,
         a_peer_that_never_calls_while_the_store_is_stopped,
         a_peer_that_does_not_answer,
         a_store_that_waits_for_peers,
