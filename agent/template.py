@@ -128,7 +128,7 @@ def become_worker(order: dict[str, Any]) -> None:
     sys.argv = list(order["argv"])
     sys.orig_argv = list(order["command"])
     importlib.invalidate_caches()
-    # Chance is each worker's own; the standard library sees to that by itself.
+    # Chance is each worker's own. That of the module `random` is already.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
