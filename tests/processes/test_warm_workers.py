@@ -62,6 +62,15 @@ def test_no_python_script_is_started_by_itself(cluster: LocalCluster) -> None:
     assert node.output().count("workers start cold, each with its own imports: echo is no Python script") == 1
 
 
+def test_what_follows_the_script_is_the_scripts(cluster: LocalCluster) -> None:
+    path = cluster.directory / "script.py"
+    path.write_text("import sys; print(sys.argv[1:])")
+    args = ["--epochs", "5", "--no_python", "--nproc_per_node=4", "--help"]
+    node = cluster.start("node", softrun_command("--nproc_per_node=2", script=path, args=args))
+    assert node.wait(60) == 0, node.output()
+    assert node.output().splitlines() == [str(args)] * 2
+
+
 def test_failures_are_told_as_ever(cluster: LocalCluster) -> None:
     script = "import os\nif os.environ['RANK'] == '1': raise ValueError('lost')\nimport time; time.sleep(60)"
     code, output = run(cluster, script)
