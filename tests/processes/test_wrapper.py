@@ -34,14 +34,14 @@ class Training:
         return (self.faults / f"{pid}.iterations").read_text().splitlines()
 
     def befall(self, whom: dict[int, str], keeps_its_process: bool) -> dict[int, list[str]]:
-        """Have that befall those ranks; all others go on in their processes. Their further iterations, by rank."""
+        """Have that befall those ranks after one step; others keep their process. Their new iterations, by rank."""
         before = self.newest()
         healthy = {rank: pid for rank, pid in before.items() if keeps_its_process or rank not in whom}
         counts = {rank: len(self.iterations(pid)) for rank, pid in healthy.items()}
         at = time.monotonic()
         for rank, what in whom.items():
             unread = self.faults / f".{before[rank]}"
-            unread.write_text(what)
+            unread.write_text(f"{len(whom)} {what}")
             unread.rename(self.faults / str(before[rank]))
         pids = set(healthy.values())
         self.cluster.wait_for("the others' next step", lambda: recovery(self.cluster.steps(), at, pids), 30)

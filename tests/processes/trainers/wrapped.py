@@ -1,5 +1,6 @@
-"""Sums over all ranks in every step, wrapped; wrapped.py STEPS DIRECTORY. A file DIRECTORY/PID says what befalls that
-worker after its next step. Each writes a line into DIRECTORY/PID.iterations at the start of every iteration."""
+"""Sums over all ranks in every step, wrapped; wrapped.py STEPS DIRECTORY. A file DIRECTORY/PID says how many have one,
+and what befalls that worker after the first step that finds them all. Each writes a line into DIRECTORY/PID.iterations
+at the start of every iteration."""
 
 import ctypes
 import os
@@ -22,15 +23,21 @@ done = 0  # what lives on in this process
 abort_hangs = False
 
 
+def await_mark(name: str) -> None:
+    while not (FAULTS / name).exists():
+        time.sleep(0.01)
+
+
 def befall(what: str, call: CallWrapper) -> None:
     global abort_hangs
     match what:
         case "exception":
+            await_mark("ready")  # to raise the second, out of reach of what the first one aborts
             (FAULTS / "raised").touch()
             raise ValueError("the loss is not a number")
         case "second exception":
-            while not (FAULTS / "raised").exists():
-                time.sleep(0.01)
+            (FAULTS / "ready").touch()
+            await_mark("raised")
             time.sleep(0.1)  # others know by now
             raise ValueError("here as well")
         case "hang in abort":
@@ -76,14 +83,17 @@ def train(call: CallWrapper, world: World) -> int:
     done = int(newest)
     while done < TOTAL:
         time.sleep(0.005)
-        dist.all_reduce(torch.ones(1))
+        fault = FAULTS / str(os.getpid())
+        due = fault.exists()
+        all_due = torch.tensor([int(due)])
+        dist.all_reduce(all_due)
         done += 1
         world.check(done)
-        fault = FAULTS / str(os.getpid())
-        if fault.exists():
-            what = fault.read_text()
-            fault.unlink()
-            befall(what, call)
+        if due:
+            together, what = fault.read_text().split(maxsplit=1)
+            if int(together) == int(all_due):
+                fault.unlink()
+                befall(what, call)
     return call.iteration
 
 
