@@ -12,6 +12,7 @@ from typing import Any
 
 from softrun.agent.elastic import WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
+from softrun.agent.precedence import stand_in_line
 from softrun.agent.processes import Function, Process, Program
 from softrun.agent.warm_start import Template
 
@@ -80,7 +81,9 @@ class Starts:
             if template is not None and template.ask([str(arg) for arg in start.args], start.env, start.out, start.err):
                 self._asked[start.key] = start
             else:
-                self._started(start.key, self._by_itself(start))
+                with stand_in_line():
+                    process = self._by_itself(start)
+                self._started(start.key, process)
 
     def _listen(self) -> None:
         template = self._template
