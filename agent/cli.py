@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softrun.agent.errors import SoftrunError, UsageError
+from softrun.agent.memory import give_back_memory
 from softrun.agent.warm_start import begun
 from softrun.policies import WorkerFailure, available_policies
 from softrun.runtime.channel import ChannelError
@@ -59,7 +60,9 @@ def _report(argv: list[str], debug: bool) -> int:
 def _run(argv: list[str]) -> None:
     from softrun.agent.launch import launch_agent
 
-    launch_agent(*parse(argv))
+    job = parse(argv)
+    give_back_memory()
+    launch_agent(*job)
 
 
 def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[Any]]:
