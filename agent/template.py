@@ -5,7 +5,8 @@ the workers, so whatever Python reads when it starts is as theirs; PADDING makes
 thread and no CUDA. It is asked over a socket:
 
     {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
-    {"script": ...}     ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9}
+    {"script": ...}     ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9};
+                              or {"refused": "why"}
 
 It ends when the other end of the socket is closed.
 
@@ -61,7 +62,11 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
             if not request:
                 os._exit(0)
             order: dict[str, Any] = json.loads(request)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # no memory, or too many processes
+                send(control, {"refused": f"a fork failed ({error.strerror})"})
+                continue
             if pid == 0:
                 for number in [other.fd for other in selector.get_map().values()]:
                     os.close(number)

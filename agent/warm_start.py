@@ -17,7 +17,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,9 @@ class Template:
             )
         return False
 
-    def listen(self, for_s: float = 0.0) -> Forked | None:
-        """Take in one thing that the template says, if it says one within that time: a worker, where it forked one."""
+    def listen(self, for_s: float = 0.0) -> Forked | Refused | None:
+        """Take in one thing that the template says, if it says one within that time: a worker, where it forked one, or
+        that it forks none."""
         self._control.settimeout(for_s or LISTEN_S)
         try:
             message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
@@ -164,6 +165,9 @@ class Template:
                 return Forked(self, pid, pidfds[0])
             case {"ended": int(pid), "code": int(code)}:
                 self._ended[pid] = code
+            case {"refused": str(why)}:
+                self._tell(why)
+                return Refused()
             case _:
                 self.is_gone = True
                 self._tell(said.get("unfit", "the process that they are forked from has ended"))
@@ -232,6 +236,10 @@ class Forked:
         return None
 
 
+class Refused:
+    """A worker that was asked for, and must be started by itself."""
+
+
 _begun: list[Template] = []
 
 
@@ -239,7 +247,8 @@ _begun: list[Template] = []
 def begun(env: Mapping[str, str]) -> Iterator[None]:
     """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
     what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
-    _begun.append(Template(SCRIPT_FLAGS, env))
+    with suppress(OSError):  # said where one is needed
+        _begun.append(Template(SCRIPT_FLAGS, env))
     try:
         yield
     finally:
@@ -254,9 +263,13 @@ def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -
     if script is None:
         logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
         return None
-    template = _begun.pop() if _begun else Template(script.flags)
-    if template.flags != script.flags or template.differing(os.environ | {warden.VARIABLE: template.mark}):
-        template.close()
-        template = Template(script.flags)
+    try:
+        template = _begun.pop() if _begun else Template(script.flags)
+        if template.flags != script.flags or template.differing(os.environ | {warden.VARIABLE: template.mark}):
+            template.close()
+            template = Template(script.flags)
+    except OSError as error:
+        logger.warning("workers start cold, each with its own imports: no process to fork them from (%s)", error)
+        return None
     template.load(preload)
     return template

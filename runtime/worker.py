@@ -84,9 +84,9 @@ def completed(step: int) -> None:
     _worker().completed(step)
 
 
-def wait_for_event(after: int) -> None:
-    """Return when there may be an event with a higher sequence: call it in a loop."""
-    _worker().inbox.wait(after)
+def hold(after: int) -> None:
+    """Wait between two steps, as told; returns when there may be an event with a higher sequence: call it in a loop."""
+    _worker().hold(after)
 
 
 def watch(limits: ProgressLimits) -> None:
@@ -189,6 +189,11 @@ class _Worker:
     def ping(self) -> None:
         if self._progress is not None:
             self._progress.ping()
+
+    def hold(self, after: int) -> None:
+        if self._progress is not None:
+            self._progress.hold()
+        self.inbox.wait(after)
 
     def completed(self, step: int) -> None:
         if self._progress is not None and step >= 0:

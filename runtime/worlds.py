@@ -24,7 +24,7 @@ from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.noted import let_go
 from softrun.runtime.steplog import log_step
-from softrun.runtime.worker import completed, last_event, ping, wait_for_event, wait_for_world
+from softrun.runtime.worker import completed, hold, last_event, ping, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
 BUILD_ATTEMPTS = 5
@@ -96,7 +96,7 @@ class World:
                 raise WorldChanged(f"world {self.round} is over: a new one is being formed")
             if event.hold_at is None or self._completed is None or self._completed < event.hold_at:
                 return
-            wait_for_event(event.sequence)  # the agents agree in a moment
+            hold(event.sequence)  # the agents agree in a moment
 
     def _is_over(self, event: WorkerEvent) -> bool:
         if event.sequence <= self._event.sequence:

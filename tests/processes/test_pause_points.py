@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_nodes_come_between_two_steps(cluster: LocalCluster, start: Callable[...
         assert gaps(cluster.steps(), before) == []
         assert len(last_steps(cluster.steps(), first + count - 1)) == 1
         before = {s.pid for s in steps}
+
+
+def test_a_wrapped_function_is_left_between_two_steps(
+    cluster: LocalCluster, start: Callable[..., Node], tmp_path: Path
+) -> None:
+    start("a", "wrapped.py", ENDLESS, str(tmp_path))
+    before = {s.pid for s in cluster.wait_for_steps(2)}
+    start("b", "wrapped.py", ENDLESS, str(tmp_path))
+    cluster.wait_for_steps(4, each=20)
+    assert gaps(cluster.steps(), before) == []
+    assert [(tmp_path / f"{pid}.iterations").read_text().split("\n")[1:] for pid in before] == [
+        ["1 RestartRequest", ""]
+    ] * 2
 
 
 def test_a_node_leaves_between_two_steps(cluster: LocalCluster, start: Callable[..., Node]) -> None:

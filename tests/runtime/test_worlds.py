@@ -12,6 +12,7 @@ import pytest
 
 from fake_agent import FakeAgent, Worker, wait_until
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
+from softrun.runtime.progress import BEAT_INTERVAL_S
 
 pytestmark = pytest.mark.processes
 
@@ -237,3 +238,26 @@ def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAge
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
     agent.form([worker])
     worker.says("in world 4")
+
+
+PINGS = """
+import time
+from softrun.runtime import worlds
+for world in worlds():
+    world.ping()
+    time.sleep(0.1)  # the event is there
+    world.check(1)
+"""
+
+
+def test_who_pings_is_not_late_while_it_waits_as_told(agent: FakeAgent) -> None:
+    worker = agent.start(PINGS)
+    agent.form([worker])
+    agent.hold([worker], 1)
+
+    def last_s() -> float:
+        progress = worker.writer.read_progress()
+        return progress.last_s if progress is not None and progress.step else 0.0
+
+    first = wait_until(last_s, "the step")
+    wait_until(lambda: last_s() > first + 2 * BEAT_INTERVAL_S, "it shows that it goes on")

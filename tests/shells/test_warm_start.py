@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from softrun.agent import warden
-from softrun.agent.warm_start import Script, Template
+from softrun.agent.warm_start import Forked, Refused, Script, Template
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +38,8 @@ print(json.dumps({
     "thread": [threading.current_thread() is threading.main_thread(), threading.active_count()],
     "process": [multiprocessing.current_process().name, repr(multiprocessing.parent_process())],
     "start method": multiprocessing.get_start_method(True),
-    "faulthandler": faulthandler.is_enabled(), "gc": gc.isenabled(), "limits": resource.getrlimit(resource.RLIMIT_CORE),
+    "faulthandler": faulthandler.is_enabled(), "gc": gc.isenabled(),
+    "limits": [resource.getrlimit(limit) for name, limit in vars(resource).items() if name.startswith("RLIMIT_")],
     "shown": open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"),
     "recursion": sys.getrecursionlimit(), "excepthook": sys.excepthook is sys.__excepthook__,
 }))
@@ -171,6 +172,40 @@ def test_neighbours_import_what_they_did(both: Both, script: Path) -> None:
     script.write_text("import neighbour")
     warm, cold = both.run(str(script))
     assert warm == cold == (0, "neighbour\n", "")
+
+
+# The first fork is the template's rehearsal.
+FORKS_ARE_SCARCE = """
+import errno, itertools, os
+fork, forks = os.fork, itertools.count()
+def scarce():
+    if next(forks) == 2:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = scarce
+"""
+
+
+def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "scarce.py").write_text(FORKS_ARE_SCARCE)
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(7)")
+    env = {"PYTHONPATH": str(tmp_path)}
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    template = Template(["-u"], env)
+    template.load(["scarce"])
+    for _ in range(3):
+        assert template.ask(["-u", str(tmp_path / "ends.py")], env | {warden.VARIABLE: template.mark}, "", "")
+    said: list[Forked | Refused] = []
+    codes: dict[int, int] = {}
+    while len(codes) < 2:
+        if (worker := template.listen(DEADLINE_S)) is not None:
+            said.append(worker)
+        assert not template.is_gone
+        codes |= {w.pid: code for w in said if isinstance(w, Forked) and (code := w.reap()) is not None}
+    assert [type(worker) for worker in said] == [Forked, Refused, Forked]
+    assert list(codes.values()) == [7, 7]
+    assert "a fork failed (Resource temporarily unavailable)" in caplog.text
+    template.close()
 
 
 def test_torch_is_there_and_chance_is_not_shared(both: Both, script: Path) -> None:
