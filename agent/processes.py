@@ -32,10 +32,10 @@ class Process(Protocol):
 
     pid: int
 
-    def pidfd(self) -> int:
-        """A new descriptor of the process, which can be read when it has ended. To be asked for before `reap`."""
+    def end(self) -> int:
+        """A new descriptor, which can be read when the process has ended. To be asked for before `reap`."""
 
-    def reap(self, timeout_s: float | None = None) -> int | None:
+    def reap(self, timeout_s: float = 0.0) -> int | None:
         """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
 
     def value(self) -> Any:
@@ -67,10 +67,10 @@ class Program:
         ).proc
         self.pid: int = self._process.pid
 
-    def pidfd(self) -> int:
+    def end(self) -> int:
         return os.pidfd_open(self.pid)
 
-    def reap(self, timeout_s: float | None = None) -> int | None:
+    def reap(self, timeout_s: float = 0.0) -> int | None:
         try:
             return int(self._process.wait(timeout_s))
         except subprocess.TimeoutExpired:
@@ -95,6 +95,7 @@ class Function:
         numa_options: NumaOptions | None,
     ) -> None:
         context = multiprocessing.get_context(start_method)
+        self._has_server = start_method == "forkserver"
         self._results, child_end = context.Pipe(duplex=False)
         self._outcome: list[Any] = []
         self._process = context.Process(  # type: ignore[attr-defined]
@@ -111,11 +112,14 @@ class Function:
         self._reader = threading.Thread(target=self._read, name="softrun-result", daemon=True)
         self._reader.start()
 
-    def pidfd(self) -> int:
-        return os.pidfd_open(self.pid)
+    def end(self) -> int:
+        # The server's child is not ours: it says the exit code when it has it. The children of one that is ours may go
+        # on to hold what the library waits for.
+        return os.dup(self._process.sentinel) if self._has_server else os.pidfd_open(self.pid)
 
-    def reap(self, timeout_s: float | None = None) -> int | None:
-        self._process.join(timeout_s)
+    def reap(self, timeout_s: float = 0.0) -> int | None:
+        if timeout_s:
+            self._process.join(timeout_s)
         return None if self._process.exitcode is None else int(self._process.exitcode)
 
     def value(self) -> Any:

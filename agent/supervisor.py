@@ -232,23 +232,23 @@ class Supervisor:
     def _started(self, key: Key, process: Process) -> None:
         expected = self._expected.pop(key)
         self._processes[key] = process
-        pidfd = process.pidfd()
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._process_ended(key, pidfd))
+        end = process.end()
+        self._selector.register(end, selectors.EVENT_READ, lambda _mask: self._process_ended(key, end))
         self._agent.started(expected.tell, process.pid, expected.restarts_left)
         for signum in expected.signals:
             self.signal(*key, signum)
 
     # --- ending
 
-    def _process_ended(self, key: Key, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
+    def _process_ended(self, key: Key, end: int) -> None:
+        self._selector.unregister(end)
+        os.close(end)
         self._unreaped.add(key)
         self._reap_all()
 
     def _reap_all(self) -> None:
         for key in sorted(self._unreaped):
-            exitcode = self._processes[key].reap(0.0)
+            exitcode = self._processes[key].reap()
             if exitcode is not None:
                 self._unreaped.discard(key)
                 self._reaped(key, self._processes.pop(key), exitcode)

@@ -226,10 +226,10 @@ class Forked:
         self._pidfd = pidfd
         self.pid = pid
 
-    def pidfd(self) -> int:
+    def end(self) -> int:
         return self._pidfd
 
-    def reap(self, _timeout_s: float | None = None) -> int | None:
+    def reap(self, _timeout_s: float = 0.0) -> int | None:
         return self._template.exit_code(self.pid)
 
     def value(self) -> None:

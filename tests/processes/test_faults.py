@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -142,8 +143,12 @@ def test_a_spare_node_is_warm_and_takes_a_lost_place_without_a_new_process(clust
 
 def warm_workers(node: Node) -> set[int]:
     """Those that have asked for a world: from then on they show their progress."""
-    shown = (Path(f"/proc/{pid}/maps") for pid in node.family() if pid != node.process.pid)
-    return {int(maps.parent.name) for maps in shown if "/progress" in maps.read_text()}
+    warm = set()
+    for pid in set(node.family()) - {node.process.pid}:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it was none of them, and has ended
+            if "/progress" in Path(f"/proc/{pid}/maps").read_text():
+                warm.add(pid)
+    return warm
 
 
 def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalCluster, start: Start) -> None:

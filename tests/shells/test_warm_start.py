@@ -70,7 +70,7 @@ class Both:
         while code is None:
             assert self.template.listen(DEADLINE_S) is None
             code = process.reap()
-        os.close(process.pidfd())
+        os.close(process.end())
         return code, out.read_text(), err.read_text()
 
     def marked(self, env: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,73 @@
+"""How a worker's end is noticed, however it was started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from softrun.agent.processes import Function, Process, Program
+
+DEADLINE_S = 60.0
+
+
+def leave_a_child() -> None:
+    """It has the descriptors of its parent, and goes on for a while."""
+    if os.fork() == 0:
+        time.sleep(DEADLINE_S)
+        os._exit(0)
+
+
+def wait_to_be_killed() -> None:
+    time.sleep(DEADLINE_S)
+
+
+def function(start_method: str, call: object) -> Function:
+    assert callable(call)
+    return Function(start_method, call, (), {}, "", "", 0, None)
+
+
+def has_ended(process: Process, within_s: float = DEADLINE_S) -> bool:
+    end = process.end()
+    try:
+        return bool(select.select([end], [], [], within_s)[0])
+    finally:
+        os.close(end)
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_a_function_that_leaves_a_child_has_ended(start_method: str) -> None:
+    process = function(start_method, leave_a_child)
+    assert has_ended(process)
+    assert process.reap() == 0
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_program_has_ended() -> None:
+    process = Program(sys.executable, ("-c", "import sys; sys.exit(3)"), {}, "", "", 0, None)
+    assert has_ended(process)
+    assert process.reap() == 3
+
+
+def test_an_exit_code_that_comes_late_is_waited_for() -> None:
+    process = function("forkserver", wait_to_be_killed)
+    server = int(stat(process.pid)[1])
+    os.kill(server, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    while stat(process.pid)[0] != "Z":
+        time.sleep(0.005)
+    assert not has_ended(process, within_s=0.0)
+    assert process.reap() is None
+    os.kill(server, signal.SIGCONT)
+    assert has_ended(process)
+    assert process.reap() == -signal.SIGKILL
+
+
+def stat(pid: int) -> list[str]:
+    """Its state, its parent and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
