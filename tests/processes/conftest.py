@@ -11,6 +11,8 @@ import pytest
 from local_cluster import LocalCluster, Node, free_port, listens, softrun_command
 
 TRAINERS = Path(__file__).parent / "trainers"
+WITHOUT_TORCH = ("count.py", "stubborn.py", "told.py")
+"""By themselves they start sooner."""
 
 
 @pytest.fixture
@@ -42,7 +44,9 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
         job: str = "test",
         backend: tuple[str, str] | None = None,
         env: dict[str, str] | None = None,
+        warm: bool = False,
     ) -> Node:
+        cold = ("--no_warm_start",) if trainer in WITHOUT_TORCH and not warm else ()
         command = softrun_command(
             f"--restart_policy={policy}",
             f"--nnodes={nnodes}",
@@ -50,6 +54,7 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
             f"--rdzv_backend={backend[0] if backend else 'c10d'}",
             f"--rdzv_endpoint={backend[1] if backend else f'127.0.0.1:{port}'}",
             f"--rdzv_id={job}",
+            *cold,
             *flags,
             script=TRAINERS / trainer,
             args=args,

@@ -81,7 +81,7 @@ def test_failures_are_told_as_ever(cluster: LocalCluster) -> None:
 
 
 def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[..., Node]) -> None:
-    node = start("a", "count.py", str(STEPS), "0.01")
+    node = start("a", "count.py", str(STEPS), "0.01", warm=True)
     cluster.wait_for_steps(2)
     template = template_of(node)
     os.kill(template, signal.SIGTERM)  # as where a signal goes to all processes of a job
@@ -92,7 +92,7 @@ def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[...
 
 
 def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable[..., Node]) -> None:
-    node = start("a", "count.py", str(STEPS), "0.01", flags=("--worker_failure=replace", "--max_restarts=3"))
+    node = start("a", "count.py", str(STEPS), "0.01", warm=True, flags=("--worker_failure=replace", "--max_restarts=3"))
     before = {s.pid for s in cluster.wait_for_steps(2)}
     os.kill(template_of(node), signal.SIGKILL)
     cluster.wait_for("it is said", lambda: "workers start cold" in node.output())
@@ -110,7 +110,7 @@ def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable
 
 
 def test_a_restart_is_forked(cluster: LocalCluster, start: Callable[..., Node]) -> None:
-    node = start("a", "count.py", str(STEPS), "0.01", policy="hard", flags=("--max_restarts=3",))
+    node = start("a", "count.py", str(STEPS), "0.01", warm=True, policy="hard", nnodes="1", flags=("--max_restarts=3",))
     before = {s.pid for s in cluster.wait_for_steps(2)}
     os.kill(min(before), signal.SIGKILL)
     cluster.wait_for("both are new", lambda: len({s.pid for s in cluster.steps()} - before) == 2)
