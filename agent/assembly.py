@@ -20,7 +20,6 @@ from softrun.agent.engine import Engine, EngineConfig
 from softrun.agent.links import Links
 from softrun.agent.mailbox import Mailbox, SignalsToMailbox
 from softrun.agent.observations import Observation
-from softrun.agent.precedence import come_first
 from softrun.agent.store import StoreThreads
 from softrun.agent.supervisor import Supervisor
 from softrun.agent.worker_stores import WorkerStores
@@ -42,7 +41,7 @@ def run_agent(
     _allow_many_files()
     selector = selectors.DefaultSelector()
     mailbox = Mailbox(selector)
-    with come_first(), _threads_in_turns(), SignalsToMailbox(signals, mailbox):
+    with _threads_in_turns(), SignalsToMailbox(signals, mailbox):
         links = Links(selector, backend.job, config.node, config.host, mailbox.put)
         store = StoreThreads(backend.open, mailbox.post)
         worker_stores = WorkerStores(mailbox.post)

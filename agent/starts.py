@@ -12,7 +12,6 @@ from typing import Any
 
 from softrun.agent.elastic import WorkerSpec, macros
 from softrun.agent.errors import SoftrunError
-from softrun.agent.precedence import stand_in_line
 from softrun.agent.processes import Function, Process, Program
 from softrun.agent.warm_start import Forked, Template
 
@@ -81,7 +80,7 @@ class Starts:
             if template is not None and template.ask([str(arg) for arg in start.args], start.env, start.out, start.err):
                 self._asked[start.key] = start
             else:
-                self._start_by_itself(start)
+                self._started(start.key, self._by_itself(start))
 
     def _listen(self) -> None:
         template = self._template
@@ -90,21 +89,13 @@ class Starts:
         said = template.listen()
         if said is not None:
             start = self._asked.pop(next(iter(self._asked)))
-            if isinstance(said, Forked):
-                self._started(start.key, said)
-            else:
-                self._start_by_itself(start)
+            self._started(start.key, said if isinstance(said, Forked) else self._by_itself(start))
         if template.is_gone:
             self._selector.unregister(template)
             self._waiting = self._asked | self._waiting
             self._asked = {}
         self._go_on()
         self._reapable()
-
-    def _start_by_itself(self, start: Start) -> None:
-        with stand_in_line():
-            process = self._by_itself(start)
-        self._started(start.key, process)
 
     def _by_itself(self, start: Start) -> Process:
         spec, (local_rank, _) = self._spec, start.key

@@ -24,7 +24,6 @@ from softrun.agent import warden
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.observations import Observation, ProgressSeen, StepSeen, WorkerExited, WorkerSaid
-from softrun.agent.precedence import stand_in_line
 from softrun.agent.processes import Process, is_stopped, signal_group
 from softrun.agent.starts import Key, Starts
 from softrun.agent.warm_start import Template
@@ -289,8 +288,7 @@ class Supervisor:
     def _start_warden(self) -> subprocess.Popen[bytes]:
         self._wardens += 1
         command = [sys.executable, "-I", "-S", warden.__file__, self._mark, str(self._directory)]
-        with stand_in_line():
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         pidfd = os.pidfd_open(process.pid)
         self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._warden_ended(pidfd))
         return process

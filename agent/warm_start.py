@@ -24,7 +24,6 @@ from typing import Any
 
 from softrun.agent import template as program
 from softrun.agent import warden
-from softrun.agent.precedence import stand_in_line
 from softrun.agent.settings import PASSWORD_VARIABLE
 
 PRELOADED = ("torch", "softrun.runtime")
@@ -97,7 +96,7 @@ class Template:
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, stand_in_line():
+        with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *flags, program.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
                 env=self._environment,

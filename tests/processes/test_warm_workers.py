@@ -103,8 +103,6 @@ def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable
     assert len(now) == 2
     assert now - before
     assert victim not in now
-    nice = {os.getpriority(os.PRIO_PROCESS, pid) for pid in descendants(node.process.pid)}
-    assert nice == {os.getpriority(os.PRIO_PROCESS, 0)}, "the agent's precedence is its own"
     node.signal(signal.SIGTERM)  # one of them has the template no longer for its parent
     node.wait(30)
 
