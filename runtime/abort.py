@@ -7,11 +7,13 @@ registries are not touched, so a group can be used or destroyed in another threa
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +30,10 @@ __all__ = [
     "add_abort",
     "note_groups",
 ]
+
+THREADS = "softrun-abort"
+"""With this the names of all threads begin that abort anything."""
+EXIT_S = 1.0
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -134,6 +140,15 @@ def _abort(backend: Any) -> None:
     finally:
         with _lock:
             _aborting.pop(id(backend), None)
+
+
+@atexit.register
+def _await_threads() -> None:
+    """One that comes back from C++ while the interpreter ends has the process aborted; some never come back."""
+    end = time.monotonic() + EXIT_S
+    for thread in threading.enumerate():
+        if thread.name.startswith(THREADS):
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _begin_in_child() -> None:

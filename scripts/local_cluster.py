@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STEP_LOG = "SOFTRUN_STEP_LOG"
+PORTS = range(12_000, 32_000)
 POLL_S = 0.05  # what happens meanwhile has its own times, and looking costs those who are looked at
 _T = TypeVar("_T")
 
@@ -200,9 +202,12 @@ def end_in_order_on_sigterm() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Of those that the kernel gives to nobody who asks for any."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def listens(port: int) -> bool:
