@@ -176,9 +176,9 @@ def test_114097_a_spare_takes_a_lost_place(cluster: LocalCluster, begin: Start, 
     before = pids(cluster.wait_for_steps(2))
     c = spare(cluster, begin, "c")
     assert pids(cluster.wait_for_steps(2, after=now())) == before
-    at = b.signal(signum)
+    b.signal(signum)
     assert b.wait(10) == (1 if signum != signal.SIGKILL else -signal.SIGKILL)
-    cluster.wait_for_steps(2, after=at)
+    cluster.wait_for_steps(2, after=now())
     d = spare(cluster, begin, "d")
     order(orders, "finish")
     assert [node.wait(20) for node in (a, c, d)] == [0, 0, 0], "who was never needed ends in good order"
