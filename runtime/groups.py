@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from softrun.runtime.abort import abort_groups
+from softrun.runtime.destroy import destroy_aside
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.noted import let_go, note_groups
 
@@ -59,6 +60,8 @@ def leave_groups(*, in_trouble: bool) -> None:
     if has_group():
         import torch.distributed as dist
 
+        if in_trouble:
+            destroy_aside()
         try:
             dist.destroy_process_group()
         except Exception:

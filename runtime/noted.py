@@ -154,7 +154,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         with suppress(TypeError):  # it is the callee's to raise
             given = signature.bind(*args, **options).arguments
         connections = _connections_to_be(given)
-        store = _underlying(given.get("store"))
+        store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
             result = build_group(*args, **options)
             group, store = result if isinstance(result, tuple) else (result, None)
@@ -214,7 +214,7 @@ def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
         port, connections = None, None
         with suppress(Exception):  # it is the callee's to raise
             name, store = options["group_name"], parent.get_group_store()
-            port = getattr(_underlying(store), "port", None)
+            port = getattr(underlying_store(store), "port", None)
             store = sys.modules[_C10D].PrefixStore(f"{name}/", store)
             connections = Connections(store, name, [], ranks.index(parent.rank()), len(ranks))
         with _building(Build(port, connections)):
@@ -323,7 +323,7 @@ def _connections_to_be(given: dict[str, Any]) -> Connections | None:
         return None
 
 
-def _underlying(store: Any) -> Any:
+def underlying_store(store: Any) -> Any:
     """The TCPStore below, which knows its port."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store

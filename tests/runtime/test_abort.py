@@ -184,6 +184,8 @@ try:
     dist.all_reduce(torch.ones(1), group=group)
 except RuntimeError:
     print("freed")
+del group
+dist.destroy_process_group()  # else it is torch that may have the process aborted when it ends
 """
 
 
