@@ -4,7 +4,7 @@
         event-0000000001.json                           mode 0600, at most 1 MiB
         event-0000000002.json
         status.json
-        progress                                        40 bytes of memory that both ends share
+        progress                                        48 bytes of memory that both ends share
     <root>/<its name>.said                              the worker's bell
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
@@ -19,10 +19,10 @@ Who reads.    Events: the worker, in order of their numbers; the last one holds.
               it then sees the events that are still there. The status: the agent, which sees the newest only.
 Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
 
-The progress is the worker's: it makes the file and maps it into its memory (`softrun.runtime.progress`); the agent
-reads it when it wants to know whether the worker goes on.
+The progress is made by the agent and mapped into the memory of both ends (`softrun.runtime.progress`). There the worker
+shows that it goes on, and the agent the number of its newest event: a worker may look for one after each step.
 
-Each other file is {"version": 2, "event": {...}} or {"version": 2, "status": {...}}. Unknown fields are passed over. A
+Each other file is {"version": 3, "event": {...}} or {"version": 3, "status": {...}}. Unknown fields are passed over. A
 higher version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
 import os
 import re
 import tempfile
@@ -46,7 +45,7 @@ from pydantic import BaseModel, ValidationError
 from softrun.runtime.directory import BELL, MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
 from softrun.runtime.events import WorkerEvent, WorkerStatus
 from softrun.runtime.progress import SIZE as PROGRESS_BYTES
-from softrun.runtime.progress import LastProgress, read_progress
+from softrun.runtime.progress import LastProgress, NewestEvent, read_progress
 
 __all__ = ["BELL", "ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
 
@@ -54,7 +53,7 @@ ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
 KEPT = 16
 STATUS = "status.json"
 PROGRESS = "progress"
-VERSION = 2
+VERSION = 3
 
 _EVENT_NAME = re.compile(r"event-(\d{10})\.json")
 _Message = TypeVar("_Message", bound=BaseModel)
@@ -81,7 +80,10 @@ class EventWriter:
     """The agent's end of one channel."""
 
     def __init__(self, directory: PrivateDirectory) -> None:
+        directory.replace(PROGRESS, bytes(PROGRESS_BYTES))
         self._directory = directory
+        self._progress = directory.share(PROGRESS, PROGRESS_BYTES)
+        self._newest = NewestEvent(self._progress) if self._progress is not None else None
         self._written = 0
         self._oldest = 1
         self._warned = False
@@ -104,6 +106,8 @@ class EventWriter:
         numbered = event.model_copy(update={"sequence": self._written + 1})
         self._directory.replace(_event_name(numbered.sequence), _encode("event", numbered))
         self._written = numbered.sequence
+        if self._newest is not None:
+            self._newest.set(numbered.sequence)
         while self._oldest <= self._written - KEPT:
             self._directory.discard(_event_name(self._oldest))
             self._oldest += 1
@@ -122,11 +126,7 @@ class EventWriter:
 
     def read_progress(self) -> LastProgress | None:
         """What the worker shows of its progress; None if it shows none."""
-        try:
-            content = self._directory.read(PROGRESS)
-        except ChannelError:
-            return None
-        return None if content is None else read_progress(content)
+        return read_progress(self._progress[:]) if self._progress is not None else None
 
     def remove(self) -> None:
         """Remove the directory and the channel's own files in it. Foreign files stay, and so does their directory."""
@@ -149,6 +149,13 @@ class EventReader:
     def __init__(self, directory: Path) -> None:
         self._directory = PrivateDirectory(directory)
         self._seen = 0
+        self.progress = self._directory.share(PROGRESS, PROGRESS_BYTES)
+        """Memory that the agent reads; None where it cannot be shared."""
+        self._newest = NewestEvent(self.progress) if self.progress is not None else None
+
+    def may_have_more(self) -> bool:
+        """Whether `poll` may find an event. Makes no system call where memory can be shared."""
+        return self._newest is None or self._newest.is_not(self._seen)
 
     def poll(self) -> list[WorkerEvent]:
         """The events since the last poll, in order. Costs a few microseconds when there are none."""
@@ -164,9 +171,6 @@ class EventReader:
                 self._seen = number
                 events.append(event)
         return events
-
-    def share_progress(self) -> mmap.mmap:
-        return self._directory.share(PROGRESS, PROGRESS_BYTES)
 
     def write_status(self, status: WorkerStatus) -> None:
         self._directory.replace(STATUS, _encode("status", status))

@@ -133,12 +133,19 @@ class PrivateDirectory:
                 "free its file system or set SOFTRUN_CHANNEL_ROOT to a directory on another one"
             ) from error
 
-    def share(self, name: str, size: int) -> mmap.mmap:
-        """Make a file of zeros and map it into memory: what is written there is what the other end reads."""
-        self.replace(name, bytes(size))
-        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=self._fd)
+    def share(self, name: str, size: int) -> mmap.mmap | None:
+        """Map a file of so many bytes into memory: what one end writes there is what the other reads. None where it is
+        not such a file, or its file system cannot do that."""
         try:
-            return mmap.mmap(fd, size)
+            fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(fd)
+            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_size == size
+            return mmap.mmap(fd, size) if ours else None
+        except OSError:
+            return None
         finally:
             os.close(fd)
 

@@ -61,6 +61,9 @@ class ChannelInbox:
         self._told: WorkerStatus | None = None
 
     def last(self) -> WorkerEvent:
+        last = self._last
+        if last is not None and not self._reader.may_have_more():
+            return last
         with self._arrived:
             self._poll()
             while self._last is None:
@@ -103,11 +106,9 @@ class ChannelInbox:
     def share_progress(self) -> mmap.mmap | None:
         if not self._may_tell:
             return None
-        try:
-            return self._reader.share_progress()
-        except (ChannelError, OSError) as error:
-            _log.warning("nobody will notice if this worker hangs: %s", error)
-            return None
+        if self._reader.progress is None:
+            _log.warning("nobody will notice if this worker hangs: its channel's file system cannot share memory")
+        return self._reader.progress
 
     def _poll(self) -> None:
         try:

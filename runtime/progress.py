@@ -1,13 +1,14 @@
 """Proof that a worker goes on, and how far it is, in a little memory that it shares with its agent.
 
-    version, process id, beat, ping, step + 1           five 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
+    version, process id, beat, ping, step + 1, event    six 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
                                                         which all processes of a host share, and 0 is "not in use"
 
 The **beat** is written by the main thread, when it executes byte code: a thread of ours only asks the interpreter to
 have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
 nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
 trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
-the last that the trainer has completed in its present world.
+the last that the trainer has completed in its present world. The **event** is the agent's: the number of the newest one
+that it has written, so that a trainer which looks for one after every step makes no system call for that.
 
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
 memory for a ping and a few microseconds four times a second for the beat.
@@ -31,10 +32,10 @@ BEAT_INTERVAL_S = 0.25
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Upon it a worker writes the Python stacks of all its threads to its standard error, whatever it is doing."""
 
-_LAYOUT = struct.Struct("=5Q")
+_LAYOUT = struct.Struct("=6Q")
 SIZE = _LAYOUT.size
-_VERSION = 2
-_PID, _BEAT, _PING, _STEP = 1, 2, 3, 4
+_VERSION = 3
+_PID, _BEAT, _PING, _STEP, _EVENT = 1, 2, 3, 4, 5
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -50,10 +51,23 @@ def read_progress(content: bytes) -> LastProgress | None:
     """What a worker shows; None if that cannot be understood."""
     if len(content) != SIZE:
         return None
-    version, pid, beat, ping, step = _LAYOUT.unpack(content)
+    version, pid, beat, ping, step, _ = _LAYOUT.unpack(content)
     if version != _VERSION or not beat:
         return None
     return LastProgress(pid, min(at for at in (beat, ping) if at) / 1e9, step - 1 if step else None)
+
+
+class NewestEvent:
+    """Its number, 0 before the first; written by the agent, after the event itself."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._words = memoryview(memory).cast("Q")
+
+    def set(self, number: int) -> None:
+        self._words[_EVENT] = number
+
+    def is_not(self, number: int) -> bool:
+        return self._words[_EVENT] != number
 
 
 class Progress:

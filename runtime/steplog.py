@@ -16,10 +16,12 @@ from softrun.runtime.events import WorkerInfo
 ENVIRONMENT_VARIABLE = "SOFTRUN_STEP_LOG"
 
 
+def is_wanted() -> bool:
+    return bool(os.environ.get(ENVIRONMENT_VARIABLE))
+
+
 def log_step(info: WorkerInfo, round_: int, step: int) -> None:
-    directory = os.environ.get(ENVIRONMENT_VARIABLE)
-    if not directory:
-        return
+    directory = os.environ[ENVIRONMENT_VARIABLE]
     pid = os.getpid()
     line = (
         f'{{"t": {time.time():.6f}, "mono": {time.monotonic():.6f}, "pid": {pid}, "rank": {info.rank}, '

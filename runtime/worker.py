@@ -143,7 +143,8 @@ class _Worker:
         self._progress: Progress | None = None
 
     def last(self) -> WorkerEvent:
-        self._grouped = self._grouped or has_group()
+        if not self._grouped:
+            self._grouped = has_group()
         return self.inbox.last()
 
     def hand_out(self) -> WorkerInfo:
@@ -265,6 +266,9 @@ _is_worker = True
 
 def _worker() -> _Worker:
     global _current
+    worker = _current
+    if worker is not None:
+        return worker
     with _lock:
         if _current is None:
             _current = _Worker(open_inbox(may_tell=_is_worker))

@@ -23,7 +23,7 @@ from datetime import timedelta
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.noted import let_go
-from softrun.runtime.steplog import log_step
+from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import completed, hold, last_event, ping, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
@@ -44,6 +44,7 @@ class World:
         self._grouped = False
         self._ended = False
         self._completed: int | None = None  # the last step
+        self._is_logged = is_wanted()
 
     @property
     def info(self) -> WorkerInfo:
@@ -68,7 +69,7 @@ class World:
 
     @property
     def changed(self) -> bool:
-        """Whether this world is over. Costs a few microseconds."""
+        """Whether this world is over. Makes no system call unless there is something new."""
         return self._is_over(last_event())
 
     @property
@@ -87,11 +88,14 @@ class World:
         lost: the agents agree on a step, and all ranks leave this world after that one.
         """
         if step is not None:
-            log_step(self.info, self.round, step)
+            if self._is_logged:
+                log_step(self.info, self.round, step)
             completed(step)  # before the events are looked at: the agent looks at it after it has sent one
             self._completed = step
         while True:
             event = last_event()
+            if event is self._event and event.hold_at is None:
+                return
             if self._is_over(event):
                 raise WorldChanged(f"world {self.round} is over: a new one is being formed")
             if event.hold_at is None or self._completed is None or self._completed < event.hold_at:

@@ -12,13 +12,15 @@ from bench_steps import Steps
 import softrun
 
 steps = Steps(sys.argv[1], float(sys.argv[2]))
-step = torch.zeros(1, dtype=torch.int64)
+step = 0
 for world in softrun.worlds():
     with world.process_group("gloo"):
-        dist.broadcast(step, 0)
+        start = torch.tensor([step])
+        dist.broadcast(start, 0)
+        step = int(start)
         while True:
             total = steps.work()
             dist.all_reduce(total)
             step += 1
-            steps.done(world.rank, world.world_size, world.round, int(step), total)
-            world.check(int(step))
+            steps.done(world.rank, world.world_size, world.round, step, total)
+            world.check(step)

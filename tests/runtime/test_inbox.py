@@ -1,0 +1,96 @@
+"""The newest event, which a trainer looks for after every step."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fake_agent import an_event
+from softrun.runtime.channel import EventReader, EventWriter
+from softrun.runtime.inbox import ChannelInbox
+from softrun.runtime.progress import Progress
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Path:
+    return tmp_path / "channel"
+
+
+def test_a_look_for_an_event_makes_no_system_call_while_there_is_none(
+    channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = EventWriter.create(channel)
+    inbox = ChannelInbox(channel)
+    first = writer.write(an_event(1))
+    assert inbox.last() == first
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda *_, **__: pytest.fail("a system call"))
+        assert inbox.last() == first
+    second = writer.write(an_event(2))
+    assert inbox.last() == second
+
+
+def test_an_event_that_was_read_before_it_was_announced(channel: Path) -> None:
+    EventWriter.create(channel)
+    reader = EventReader(channel)
+    other = EventWriter.create(channel.with_name("other"))
+    content = (other.path / f"event-{other.write(an_event()).sequence:010d}.json").read_bytes()
+    (channel / "event-0000000001.json").write_bytes(content)
+    assert [event.sequence for event in reader.poll()] == [1]
+    assert reader.may_have_more()
+    assert reader.poll() == []
+
+
+def of_another_size(channel: Path) -> None:
+    (channel / "progress").write_bytes(bytes(40))
+
+
+def by_a_link(channel: Path) -> None:
+    (channel / "progress").rename(channel / "elsewhere")
+    (channel / "progress").symlink_to("elsewhere")
+
+
+def no_file(channel: Path) -> None:
+    (channel / "progress").unlink()
+
+
+@pytest.mark.parametrize("spoil", [of_another_size, by_a_link, no_file], ids=lambda spoil: spoil.__name__)
+def test_without_memory_to_share_the_worker_looks_for_itself(channel: Path, spoil: Callable[[Path], None]) -> None:
+    writer = EventWriter.create(channel)
+    spoil(channel)
+    inbox = ChannelInbox(channel)
+    for round_ in (1, 2):
+        sent = writer.write(an_event(round_))
+        assert inbox.last() == sent
+        assert inbox.last() == sent
+    assert inbox.share_progress() is None
+
+
+def test_a_file_system_that_cannot_share_memory(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(19, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", cannot)
+    writer = EventWriter.create(channel)
+    inbox = ChannelInbox(channel)
+    sent = writer.write(an_event())
+    assert inbox.last() == sent
+    assert inbox.share_progress() is None
+    assert writer.read_progress() is None
+
+
+def test_the_agent_sees_the_progress_of_the_worker(channel: Path) -> None:
+    writer = EventWriter.create(channel)
+    assert writer.read_progress() is None
+    memory = EventReader(channel).progress
+    assert memory is not None
+    progress = Progress(memory)
+    writer.write(an_event())
+    progress.completed(7)
+    seen = writer.read_progress()
+    assert seen is not None
+    assert (seen.pid, seen.step) == (os.getpid(), 7)
