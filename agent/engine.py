@@ -39,6 +39,7 @@ from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
 HOLD_S = 5.0  # for all agents to say which step their workers can reach
+TELLING_S = 0.03  # for all agents and workers to hear of a world
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -129,6 +130,7 @@ class Engine:
             last_call_s=config.last_call_s,
             broken_s=0.0 if explained else config.broken_s,
             hold_s=HOLD_S if pauses else 0.0,
+            telling_s=TELLING_S,
         )
         self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
         self._last_report: Report | None = None

@@ -5,8 +5,9 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
 1. The leader asks (`Report.holds`). Each agent tells each of its workers to complete no step beyond the one that it is
    in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with the
    greatest of these steps (`Report.held`): whatever is agreed on, none of its workers has passed it.
-2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`). Each rank goes on to that
-   step, which no rank has passed and every rank can reach, and leaves there.
+2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`), and as many more as are
+   taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
+   leaves there: for a world that is ready.
 
 If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. Where no worker
 counts steps all leave their world at once, and so they do where the ranks do not count alike.
@@ -29,6 +30,7 @@ class _Held:
     """The step beyond which it was told not to go."""
     sure: bool = False
     tries: int = 0
+    step_s: float = 0.0
 
 
 class Holds:
@@ -54,6 +56,7 @@ class Holds:
         held = self._workers.get(seen.local_rank)
         if held is None or held.launch != seen.launch or held.sure:
             return []
+        held.step_s = seen.step_s
         held.sure = seen.step is None or (held.told is not None and seen.step < held.told)
         if seen.step is None or held.sure:
             return []  # one that does not count may have yet to complete its first step: then it says when it has
@@ -75,7 +78,8 @@ class Holds:
         if not self._workers or not all(held.sure for held in self._workers.values()):
             return None
         told = [held.told for held in self._workers.values() if held.told is not None]
-        return Hold(self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._workers))
+        step_s = max(held.step_s for held in self._workers.values())
+        return Hold(self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._workers), step_s)
 
     def _let_go(self) -> list[Effect]:
         """Those who were not told of another world meanwhile go on in theirs."""

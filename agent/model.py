@@ -57,12 +57,13 @@ NOT_ASKED: Asked = (0, 0)
 @dataclass(frozen=True, slots=True)
 class Hold:
     """The workers of a node wait, as `asked`: one after step `first`, all after step `last` at the latest; 0: none of
-    them counts. `all`: nor is there one that does not count, or not yet."""
+    them counts. `all`: nor is there one that does not count, or not yet. A step takes them `step_s`, if it is known."""
 
     asked: Asked
     first: int
     last: int
     all: bool
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,11 +113,13 @@ class ProgressSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """The last step that a worker has completed in its world, if it counts them, in answer to LookAtStep."""
+    """The last step that a worker has completed in its world, if it counts them, and how long that took, if it is
+    known; in answer to LookAtStep."""
 
     local_rank: int
     launch: int
     step: int | None
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ class Waits:
     last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
     hold_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
+    telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
 
 
 @dataclass
@@ -298,7 +299,9 @@ def _between_steps(
     last = max((hold.last for hold in answers), default=0)
     if len(answers) == len(held) and (not last or all(hold.all for hold in answers)):
         alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
-        return replace(decision, proposal=replace(decision.proposal, pause_at=last if alike else 0), holds=True)
+        step_s = max(hold.step_s for hold in answers)
+        pause_at = last + int(waits.telling_s / step_s if step_s else 0) if last and alike else 0
+        return replace(decision, proposal=replace(decision.proposal, pause_at=pause_at), holds=True)
     if patience.hold_since is None:
         patience.hold_since = now
     due = patience.hold_since + waits.hold_s

@@ -154,7 +154,8 @@ class Supervisor:
         """Answer with the last step that the worker has completed."""
         channel = self._channels.get((local_rank, launch))
         progress = channel.read_progress() if channel is not None else None
-        self._observe(StepSeen(local_rank, launch, progress.step if progress is not None else None))
+        step, step_s = (progress.step, progress.step_s) if progress is not None else (None, 0.0)
+        self._observe(StepSeen(local_rank, launch, step, step_s))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""

@@ -26,7 +26,7 @@ from softrun.agent import template as program
 from softrun.agent import warden
 from softrun.agent.settings import PASSWORD_VARIABLE
 
-PRELOADED = ("torch", "softrun.runtime")
+PRELOADED = ("torch", "softrun.runtime", "watchdog.observers")
 LISTEN_S, SEND_S = 0.001, 1.0
 PADDING = "-" * 4096
 SCRIPT_FLAGS = ("-u",)

@@ -4,7 +4,7 @@
         event-0000000001.json                           mode 0600, at most 1 MiB
         event-0000000002.json
         status.json
-        progress                                        48 bytes of memory that both ends share
+        progress                                        56 bytes of memory that both ends share
     <root>/<its name>.said                              the worker's bell
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A

@@ -1,14 +1,15 @@
 """Proof that a worker goes on, and how far it is, in a little memory that it shares with its agent.
 
-    version, process id, beat, ping, step + 1, event    six 64-bit numbers; times are nanoseconds of CLOCK_MONOTONIC,
-                                                        which all processes of a host share, and 0 is "not in use"
+    version, process id, beat, ping, took, step + 1, event      seven 64-bit numbers; times are nanoseconds, of
+                                                                CLOCK_MONOTONIC, which all processes of a host share,
+                                                                and 0 is "not in use"
 
 The **beat** is written by the main thread, when it executes byte code: a thread of ours only asks the interpreter to
 have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
 nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
 trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
-the last that the trainer has completed in its present world. The **event** is the agent's: the number of the newest one
-that it has written, so that a trainer which looks for one after every step makes no system call for that.
+the last that the trainer has completed in its present world, and **took** is how long it was. The **event** is the
+agent's: the number of the newest that it has written, so that to look for one after every step needs no system call.
 
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
 memory for a ping and a few microseconds four times a second for the beat.
@@ -32,10 +33,10 @@ BEAT_INTERVAL_S = 0.25
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Upon it a worker writes the Python stacks of all its threads to its standard error, whatever it is doing."""
 
-_LAYOUT = struct.Struct("=6Q")
+_LAYOUT = struct.Struct("=7Q")
 SIZE = _LAYOUT.size
 _VERSION = 3
-_PID, _BEAT, _PING, _STEP, _EVENT = 1, 2, 3, 4, 5
+_PID, _BEAT, _PING, _TOOK, _STEP, _EVENT = 1, 2, 3, 4, 5, 6
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -45,16 +46,19 @@ class LastProgress(NamedTuple):
     last_s: float
     """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago."""
     step: int | None
+    step_s: float
+    """How long it took; 0 where that is not known."""
 
 
 def read_progress(content: bytes) -> LastProgress | None:
     """What a worker shows; None if that cannot be understood."""
     if len(content) != SIZE:
         return None
-    version, pid, beat, ping, step, _ = _LAYOUT.unpack(content)
+    version, pid, beat, ping, took, step, _ = _LAYOUT.unpack(content)
     if version != _VERSION or not beat:
         return None
-    return LastProgress(pid, min(at for at in (beat, ping) if at) / 1e9, step - 1 if step else None)
+    last = min(at for at in (beat, ping) if at)
+    return LastProgress(pid, last / 1e9, step - 1 if step else None, took / 1e9)
 
 
 class NewestEvent:
@@ -75,6 +79,7 @@ class Progress:
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._words = memoryview(memory).cast("Q")
+        self._completed_at = 0
         self._asked = False
         self._ended = threading.Event()
         self._call = _PENDING(self._beat)  # kept: the interpreter holds a bare pointer to it
@@ -94,11 +99,15 @@ class Progress:
             self.ping()
 
     def completed(self, step: int) -> None:
+        now = time.monotonic_ns()
+        if self._completed_at:
+            self._words[_TOOK] = now - self._completed_at
+        self._completed_at = now
         self._words[_STEP] = step + 1
 
     def begin_world(self) -> None:
         """The next ping is the first again, and no step is completed yet."""
-        self._words[_PING] = self._words[_STEP] = 0
+        self._words[_PING] = self._words[_TOOK] = self._words[_STEP] = self._completed_at = 0
 
     def _keep_asking(self) -> None:
         while not self._ended.wait(BEAT_INTERVAL_S):

@@ -37,8 +37,8 @@ def test_each_waits_after_the_step_that_it_is_in() -> None:
     assert holds.answer() is None, "it may have come further before it was told"
     assert holds.seen(StepSeen(0, 1, 7)) == []
     assert holds.answer() is None
-    holds.seen(StepSeen(1, 1, 6))
-    assert holds.answer() == Hold(ASKED, 7, 8, all=True)
+    holds.seen(StepSeen(1, 1, 6, step_s=0.5))
+    assert holds.answer() == Hold(ASKED, 7, 8, all=True, step_s=0.5)
 
 
 def test_one_that_was_told_too_late_is_told_again() -> None:

@@ -342,6 +342,26 @@ def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
     assert (agreed.proposal.pause_at, agreed.holds) == (9, True)
 
 
+def test_they_go_on_while_all_are_told() -> None:
+    telling = replace(PAUSING, telling_s=0.03)
+    for step_s, pause_at in ((0.005, 9 + 6), (0.02, 9 + 1), (0.0301, 9), (0.0, 9)):
+        answers = [
+            ready(A, held=Hold((2, 0), 7, 8, all=True, step_s=step_s)),
+            ready(B, held=Hold((2, 0), 8, 9, all=True, step_s=step_s / 2)),
+        ]
+        agreed = rendezvous.decide(
+            sealed(A, B),
+            {report.member.node: report for report in (*answers, ready(C))},
+            set(),
+            STORE,
+            telling,
+            Patience(enough_since=0.0),
+            9.0,
+        )
+        assert agreed.proposal is not None
+        assert agreed.proposal.pause_at == pause_at, "by the slowest"
+
+
 def test_the_answer_to_a_hold_that_came_to_nothing_is_none_to_the_next() -> None:
     again = Patience(enough_since=0.0, asked=1)
     stale = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C), since=again)

@@ -27,6 +27,14 @@ def test_workers_are_forked(cluster: LocalCluster) -> None:
     assert output.splitlines() == [f"torch {cluster.directory / 'script.py'}"] * 2
 
 
+def test_to_wait_for_a_world_they_import_nothing(cluster: LocalCluster) -> None:
+    """Newcomers would do it while the others are on their way to them."""
+    script = "import sys, softrun\nbefore = set(sys.modules)\nnext(softrun.worlds())\nprint({*sys.modules} - before)"
+    code, output = run(cluster, script, "--restart_policy=soft")
+    assert code == 0, output
+    assert output.splitlines() == ["set()"] * 2
+
+
 def test_they_can_be_started_by_themselves(cluster: LocalCluster) -> None:
     code, output = run(cluster, HAS_TORCH + "print('torch' if had_torch else 'cold')", "--no_warm_start")
     assert (code, output.splitlines()) == (0, ["cold", "cold"])

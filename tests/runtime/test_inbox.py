@@ -93,4 +93,13 @@ def test_the_agent_sees_the_progress_of_the_worker(channel: Path) -> None:
     progress.completed(7)
     seen = writer.read_progress()
     assert seen is not None
-    assert (seen.pid, seen.step) == (os.getpid(), 7)
+    assert (seen.pid, seen.step, seen.step_s) == (os.getpid(), 7, 0.0)
+    progress.completed(8)
+    seen = writer.read_progress()
+    assert seen is not None
+    assert seen.step_s > 0
+    progress.begin_world()
+    progress.completed(9)
+    seen = writer.read_progress()
+    assert seen is not None
+    assert (seen.step, seen.step_s) == (9, 0.0)
