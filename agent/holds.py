@@ -9,6 +9,8 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
    taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
    leaves there: for a world that is ready.
 
+Where the workers have only just come to their world, and their steps are quick, their first one there is waited for.
+
 If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. Where no worker
 counts steps all leave their world at once, and so they do where the ranks do not count alike.
 """
@@ -21,6 +23,8 @@ from softrun.agent.crew import Crew
 from softrun.agent.effects import Effect, LookAtStep
 from softrun.agent.model import NOT_ASKED, Asked, Hold
 from softrun.agent.observations import StepSeen
+
+SOON_S = 0.05  # a step that takes less is worth waiting for
 
 
 @dataclass
@@ -57,9 +61,12 @@ class Holds:
         if held is None or held.launch != seen.launch or held.sure:
             return []
         held.step_s = seen.step_s
-        held.sure = seen.step is None or (held.told is not None and seen.step < held.told)
-        if seen.step is None or held.sure:
-            return []  # one that does not count may have yet to complete its first step: then it says when it has
+        if seen.step is None:  # it does not count, or has yet to complete its first step: then it says when it has
+            held.sure = not 0 < seen.step_s <= SOON_S
+            return []
+        held.sure = held.told is not None and seen.step < held.told
+        if held.sure:
+            return []
         # The step that it is in; the next time some more, for one whose steps are quicker than this.
         held.told = seen.step + 2**held.tries
         held.tries += 1

@@ -113,8 +113,8 @@ class ProgressSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """The last step that a worker has completed in its world, if it counts them, and how long that took, if it is
-    known; in answer to LookAtStep."""
+    """The last step that a worker has completed in its world, if it counts them, and how long its last one took, in
+    any world, if it is known; in answer to LookAtStep."""
 
     local_rank: int
     launch: int

@@ -8,8 +8,9 @@ The **beat** is written by the main thread, when it executes byte code: a thread
 have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
 nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
 trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
-the last that the trainer has completed in its present world, and **took** is how long it was. The **event** is the
-agent's: the number of the newest that it has written, so that to look for one after every step needs no system call.
+the last that the trainer has completed in its present world, **took** how long the last one was in any. The **event**
+is the agent's: the number of the newest that it has written, so that to look for one after every step needs no system
+call.
 
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
 memory for a ping and a few microseconds four times a second for the beat.
@@ -47,7 +48,7 @@ class LastProgress(NamedTuple):
     """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago."""
     step: int | None
     step_s: float
-    """How long it took; 0 where that is not known."""
+    """How long the last one took, in this world or in one before; 0 where that is not known."""
 
 
 def read_progress(content: bytes) -> LastProgress | None:
@@ -107,7 +108,7 @@ class Progress:
 
     def begin_world(self) -> None:
         """The next ping is the first again, and no step is completed yet."""
-        self._words[_PING] = self._words[_TOOK] = self._words[_STEP] = self._completed_at = 0
+        self._words[_PING] = self._words[_STEP] = self._completed_at = 0
 
     def _keep_asking(self) -> None:
         while not self._ended.wait(BEAT_INTERVAL_S):

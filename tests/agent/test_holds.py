@@ -52,6 +52,27 @@ def test_one_that_was_told_too_late_is_told_again() -> None:
     assert holds.answer() == Hold(ASKED, 15, 15, all=False)
 
 
+def test_a_first_step_that_comes_soon_is_waited_for() -> None:
+    holds = Holds(at_work())
+    holds.follow(ASKED)
+    for local_rank in (0, 1):
+        assert holds.seen(StepSeen(local_rank, 1, None, step_s=0.05)) == []
+    assert holds.answer() is None
+    for local_rank in (0, 1):
+        assert holds.counts(local_rank, 1) == [do.LookAtStep(local_rank, 1)]
+        assert told(holds.seen(StepSeen(local_rank, 1, 7, step_s=0.04))) == [(local_rank, 8)]
+        holds.seen(StepSeen(local_rank, 1, 7, step_s=0.04))
+    assert holds.answer() == Hold(ASKED, 8, 8, all=True, step_s=0.04)
+
+
+def test_a_first_step_that_takes_long_is_not_waited_for() -> None:
+    holds = Holds(at_work())
+    holds.follow(ASKED)
+    for local_rank in (0, 1):
+        holds.seen(StepSeen(local_rank, 1, None, step_s=0.06))
+    assert holds.answer() == Hold(ASKED, 0, 0, all=False, step_s=0.06)
+
+
 def test_those_that_count_no_steps_are_told_nothing() -> None:
     holds = Holds(at_work())
     holds.follow(ASKED)

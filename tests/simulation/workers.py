@@ -178,7 +178,8 @@ class Workers:
         process = node.processes[local_rank]
         step = process.step if process.launch == launch and process.at else None
         seen_s = self._cluster.draw(self._cluster.timing.worker_seen)
-        step_s = 0.0 if step is None else self._cluster.draw(self._cluster.habits.step_s)
+        counted = step is not None or process.begun > 1
+        step_s = self._cluster.draw(self._cluster.habits.step_s) if counted else 0.0
         self._cluster.after(seen_s, self._cluster.deliver, node, saw.StepSeen(local_rank, launch, step, step_s))
 
     def _freed(self, process: Process) -> None:
