@@ -153,9 +153,9 @@ class EventReader:
         """Memory that the agent reads; None where it cannot be shared."""
         self._newest = NewestEvent(self.progress) if self.progress is not None else None
 
-    def may_have_more(self) -> bool:
-        """Whether `poll` may find an event. Makes no system call where memory can be shared."""
-        return self._newest is None or self._newest.is_not(self._seen)
+    def may_follow(self, event: WorkerEvent) -> bool:
+        """Whether there may be a later event than this one. Makes no system call where memory can be shared."""
+        return self._newest is None or self._newest.is_not(event.sequence)
 
     def poll(self) -> list[WorkerEvent]:
         """The events since the last poll, in order. Costs a few microseconds when there are none."""

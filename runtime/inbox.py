@@ -62,7 +62,8 @@ class ChannelInbox:
 
     def last(self) -> WorkerEvent:
         last = self._last
-        if last is not None and not self._reader.may_have_more():
+        # Not by what was polled: the watcher may be about to take that in.
+        if last is not None and not self._reader.may_follow(last):
             return last
         with self._arrived:
             self._poll()

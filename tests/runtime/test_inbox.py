@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from fake_agent import an_event
+from fake_agent import DEADLINE_S, an_event
 from softrun.runtime.channel import EventReader, EventWriter
+from softrun.runtime.events import WorkerEvent
 from softrun.runtime.inbox import ChannelInbox
 from softrun.runtime.progress import Progress
 
@@ -34,15 +37,29 @@ def test_a_look_for_an_event_makes_no_system_call_while_there_is_none(
     assert inbox.last() == second
 
 
-def test_an_event_that_was_read_before_it_was_announced(channel: Path) -> None:
-    EventWriter.create(channel)
-    reader = EventReader(channel)
-    other = EventWriter.create(channel.with_name("other"))
-    content = (other.path / f"event-{other.write(an_event()).sequence:010d}.json").read_bytes()
-    (channel / "event-0000000001.json").write_bytes(content)
-    assert [event.sequence for event in reader.poll()] == [1]
-    assert reader.may_have_more()
-    assert reader.poll() == []
+def test_an_event_that_the_watcher_is_about_to_take_in(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = EventWriter.create(channel)
+    inbox = ChannelInbox(channel)
+    writer.write(an_event(1))
+    inbox.last()
+    second = writer.write(an_event(2))
+    polled, go_on = threading.Event(), threading.Event()
+    poll = EventReader.poll
+
+    def slow(reader: EventReader) -> list[WorkerEvent]:
+        events = poll(reader)
+        polled.set()
+        go_on.wait(DEADLINE_S)
+        return events
+
+    monkeypatch.setattr(EventReader, "poll", slow)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(inbox._changed, channel)
+        assert polled.wait(DEADLINE_S)
+        last = pool.submit(inbox.last)
+        wait([last], timeout=0.1)
+        go_on.set()
+        assert last.result(DEADLINE_S) == second
 
 
 def of_another_size(channel: Path) -> None:
