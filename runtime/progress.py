@@ -10,7 +10,8 @@ nothing, and neither does a main thread that sits in a call, whether that holds 
 trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
 the last that the trainer has completed in its present world, **took** how long the last one was in any. The **event**
 is the agent's: the number of the newest that it has written, so that to look for one after every step needs no system
-call.
+call. Of step and event each end writes its own before it reads the other's, with far more in between than a processor
+puts into another order: one of them sees what the other has done.
 
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.watch`), so the cost is a store into
 memory for a ping and a few microseconds four times a second for the beat.
