@@ -220,8 +220,9 @@ class Allegiance:
         if self._now < self._beat_at:
             return []
         self._beat_at = self._now + self._interval_s
+        counted = not self._liveness.leased  # else the leases say who is left
         if self.leadership.leading:
-            return self.leadership.beat()
+            return [do.Say(None, Beat()), *([do.BeatAsLeader()] if counted else [])]
         if self._following is not None and self._link_up:
             return [do.Say(self._following, Beat())]
-        return [do.ReadLeaderBeat()] if reads else []
+        return [do.ReadLeaderBeat()] if reads and counted else []

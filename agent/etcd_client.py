@@ -1,25 +1,31 @@
 """A client of etcd that outlives any one member: the only file that knows the package etcd3.
 
 Of etcd3 it takes the messages and the calls (`etcd3.etcdrpc`). The connection is ours, since etcd3's own client stays
-with one member, and its watcher calls again without a pause while etcd is away.
+with one member, and its watcher calls again without a pause while etcd is away. It lives in an event loop in a thread
+of its own: whoever waits in grpc's blocking interface wakes up fifteen times a second for nothing.
 
-One member is asked at a time. A call that it refuses, or does not answer within CALL_TIMEOUT_S, goes to the next one,
-and so do the watches, which would notice nothing themselves. A call is repeated until it is answered, so whatever it
-does must be harmless when done twice.
+One member is asked at a time. A call that it refuses, or does not answer in time, goes to the next one, and so do the
+watches, which would notice nothing themselves. A call is repeated until it is answered, so whatever it does must be
+harmless when done twice. Where no member answers in time each gets more time in the next round: asking a slow etcd ever
+again, over new connections, is what would keep it slow.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
+import concurrent.futures
+import functools
 import importlib
 import importlib.util
 import itertools
 import logging
 import os
+import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +36,8 @@ from softrun.agent.errors import StoreLostError, UsageError
 
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
-RETRY_S = 0.2  # between two rounds through all members
+SLOWEST_TIMEOUT_S = 8.0  # where nobody answered in time; a lease that is asked for by then still stands
+RETRY_S = 0.2  # between two rounds through all members, at first
 
 _OPTIONS = (
     # Or a member that was away is left alone for up to two minutes.
@@ -60,6 +67,7 @@ class EtcdAccess:
 
 class EtcdClient:
     """Every method blocks until it is answered, and raises StoreLostError where no waiting helps, or after `close`.
+    So does the first call where nobody answers within `connect_timeout_s`.
 
     For any thread.
     """
@@ -68,21 +76,22 @@ class EtcdClient:
         self.rpc, self._grpc = _load_etcd3()
         self._access = access
         self._credentials = _channel_credentials(self._grpc, access)
-        self._lock = threading.Lock()
+        # Below is the event loop's.
         self._order = itertools.cycle(access.endpoints)
         self._connection: _Connection | None = None
+        self._dialling = asyncio.Lock()
         self._failures = 0  # in a row, over all members
+        self._timeouts = 0  # of these
         self._away_since: float | None = None
-        self._closing = threading.Event()
-        self._give_up_at: float | None = time.monotonic() + connect_timeout_s
-        self.call("KV", "Range", self.rpc.RangeRequest(key=b"softrun/", count_only=True))
-        self._give_up_at = None
+        self._tasks: set[asyncio.Task[Any] | None] = set()
+        self._closing = False
+        self._give_up_at: float | None = time.monotonic() + connect_timeout_s  # unless something was answered by then
 
     def call(self, service: str, method: str, request: Any) -> Any:
         """The answer to one request."""
-        return self._until_answered(
-            lambda connection: getattr(connection.stub(service), method)(
-                request, timeout=CALL_TIMEOUT_S, metadata=connection.metadata
+        return self._ask(
+            lambda connection, timeout_s: connection.begin(
+                getattr(connection.stub(service), method), request, timeout=timeout_s
             )
         )
 
@@ -90,95 +99,128 @@ class EtcdClient:
         """When the request was sent, by the monotonic clock, and how many seconds the lease stands; 0: it is gone."""
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
 
-        def ask(connection: _Connection) -> tuple[float, int]:
+        async def ask(connection: _Connection, timeout_s: float) -> tuple[float, int]:
             sent_at = time.monotonic()
-            answers = connection.stub("Lease").LeaseKeepAlive(
-                iter([request]), timeout=CALL_TIMEOUT_S, metadata=connection.metadata
-            )
-            for answer in answers:
-                return sent_at, answer.TTL
-            raise ConnectionAbortedError("the keep-alive was ended")
+            answer = await connection.begin(connection.keep_alive, request, timeout=timeout_s)
+            return sent_at, answer.TTL
 
-        return self._until_answered(ask)
+        return self._ask(ask)
 
     def watch(self, create_requests: list[Any]) -> Iterator[Any]:
         """The responses to these watches, on one member; ends when that member is left."""
-        requests = [self.rpc.WatchRequest(create_request=request) for request in create_requests]
-        hold = threading.Event()  # the stream ends when its requests do
-
-        def sent() -> Iterator[Any]:
-            yield from requests
-            hold.wait()
-
-        connection: _Connection | None = None
-        try:
-            connection = self._connect()
-            metadata = (*connection.metadata, ("hasleader", "true"))
-            for response in connection.stub("Watch").Watch(sent(), metadata=metadata):
-                if response.canceled and not response.compact_revision:
-                    raise ConnectionAbortedError(response.cancel_reason or "the watch was ended")
-                yield response
-        except (self._grpc.RpcError, ValueError, OSError) as error:
-            self._failed(connection, error)
-        finally:
-            hold.set()
+        stream = self._run(self._begin_watch(create_requests))
+        while stream is not None and (response := self._run(self._next_of_watch(stream))) is not None:
+            yield response
 
     def close(self) -> None:
         """Frees whoever waits for an answer."""
-        self._closing.set()
-        with self._lock:
-            if self._connection is not None:
-                self._connection.channel.close()
+        asyncio.run_coroutine_threadsafe(self._close(), _event_loop()).result()
 
-    def _until_answered(self, ask: Callable[[_Connection], _T]) -> _T:
+    # --- in the event loop
+
+    def _run(self, asked: Coroutine[Any, Any, _T]) -> _T:
+        """Have the event loop do it, and wait for that."""
+
+        async def noted() -> _T:
+            task = asyncio.current_task()
+            self._tasks.add(task)
+            try:
+                return await asked
+            finally:
+                self._tasks.discard(task)
+
+        try:
+            return asyncio.run_coroutine_threadsafe(noted(), _event_loop()).result()
+        except concurrent.futures.CancelledError as error:
+            raise StoreLostError("the connection to etcd was closed") from error
+
+    def _ask(self, ask: Callable[[_Connection, float], Awaitable[_T]]) -> _T:
+        return self._run(self._until_answered(ask))
+
+    async def _until_answered(self, ask: Callable[[_Connection, float], Awaitable[_T]]) -> _T:
         while True:
             connection: _Connection | None = None
             try:
-                connection = self._connect()
-                answer = ask(connection)
-            except (self._grpc.RpcError, ValueError, OSError) as error:
-                self._failed(connection, error)
+                connection = await self._connect()
+                answer = await ask(connection, self._timeout_s())
+            except self._errors as error:
+                await self._failed(connection, error)
                 continue
             self._succeeded()
             return answer
 
-    def _connect(self) -> _Connection:
-        with self._lock:
-            if self._closing.is_set():
-                raise StoreLostError("the connection to etcd was closed")
-            if self._connection is None:
-                self._connection = self._dial(next(self._order))
-            return self._connection
+    async def _begin_watch(self, create_requests: list[Any]) -> _Stream | None:
+        connection: _Connection | None = None
+        try:
+            connection = await self._connect()
+            call = connection.begin(connection.stub("Watch").Watch, metadata=(("hasleader", "true"),))
+            for request in create_requests:
+                await _write(call, self.rpc.WatchRequest(create_request=request))
+        except self._errors as error:
+            await self._failed(connection, error)
+            return None
+        return _Stream(connection, call)
 
-    def _dial(self, endpoint: str) -> _Connection:
+    async def _next_of_watch(self, stream: _Stream) -> Any:
+        """The next response; None when the member was left."""
+        try:
+            response = await stream.call.read()
+            if response is self._grpc.aio.EOF:
+                raise ConnectionAbortedError("the watch was ended")
+            if response.canceled and not response.compact_revision:
+                raise ConnectionAbortedError(response.cancel_reason or "the watch was ended")
+        except self._errors as error:
+            stream.call.cancel()
+            await self._failed(stream.connection, error)
+            return None
+        return response
+
+    @property
+    def _errors(self) -> tuple[type[BaseException], ...]:
+        """Of a member that cannot be used, and of a channel that was closed because another call found that out."""
+        return self._grpc.RpcError, self._grpc.aio.UsageError, asyncio.CancelledError, OSError
+
+    async def _connect(self) -> _Connection:
+        async with self._dialling:
+            if self._closing:
+                raise StoreLostError("the connection to etcd was closed")
+            return self._connection or await self._dial(next(self._order))
+
+    async def _dial(self, endpoint: str) -> _Connection:
         if self._credentials is None:
-            channel = self._grpc.insecure_channel(endpoint, options=_OPTIONS)
+            channel = self._grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         else:
-            channel = self._grpc.secure_channel(endpoint, self._credentials, options=_OPTIONS)
-        connection = _Connection(endpoint, channel, self.rpc)
+            channel = self._grpc.aio.secure_channel(endpoint, self._credentials, options=_OPTIONS)
+        self._connection = connection = _Connection(channel, self.rpc)
         if self._access.user is not None:
-            self._connection = connection  # to be left like any other if it does not answer
+            # If it does not answer this it is left like any other.
             request = self.rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
-            token = connection.stub("Auth").Authenticate(request, timeout=CALL_TIMEOUT_S).token
+            authenticate = connection.stub("Auth").Authenticate
+            token = (await connection.begin(authenticate, request, timeout=CALL_TIMEOUT_S)).token
             connection.metadata = (("token", token),)
         return connection
 
-    def _failed(self, connection: _Connection | None, error: Exception) -> None:
+    async def _close(self) -> None:
+        self._closing = True
+        for task in self._tasks:
+            if task is not None:
+                task.cancel()
+        if self._connection is not None:
+            await self._connection.leave()
+
+    async def _failed(self, connection: _Connection | None, error: BaseException) -> None:
         """Leave this member; raises where no member will answer otherwise. Returns when it is time to try again."""
-        if self._closing.is_set():
+        if self._closing:
             raise StoreLostError("the connection to etcd was closed") from error
-        if isinstance(error, ValueError) and "closed" not in str(error).lower():
-            raise error  # grpc has no other error for a channel that another thread has closed
         self._refuse_for_good(error)
-        with self._lock:
-            connection = connection or self._connection
-            if connection is not None and connection is self._connection:
-                self._connection = None
-                self._failures += 1
-            failures = self._failures
-            if connection is not None:
-                connection.channel.close()
-        if failures >= len(self._access.endpoints):
+        connection = connection or self._connection
+        if connection is not None and connection is self._connection:
+            self._connection = None
+            self._failures += 1
+            self._timeouts += _code(error) == "DEADLINE_EXCEEDED"
+        if connection is not None:
+            await connection.leave()
+        if self._failures >= len(self._access.endpoints):
             reason = _reason(error)
             self._note_absence(reason)
             if self._give_up_at is not None and (time.monotonic() >= self._give_up_at or _is_of_tls(reason)):
@@ -186,9 +228,14 @@ class EtcdClient:
                     f"no etcd answers at {','.join(self._access.endpoints)} ({reason}): start it, or correct "
                     "--rdzv_endpoint and the certificates in --rdzv_conf"
                 ) from error
-            self._closing.wait(RETRY_S)
+            # Many clients that lost it at once should not come back at once.
+            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
-    def _refuse_for_good(self, error: Exception) -> None:
+    def _timeout_s(self) -> float:
+        rounds = self._timeouts // len(self._access.endpoints)
+        return min(CALL_TIMEOUT_S * float(2**rounds), SLOWEST_TIMEOUT_S)
+
+    def _refuse_for_good(self, error: BaseException) -> None:
         code, details = _code(error), _reason(error)
         stale = "auth token" in details or "auth store is old" in details  # authenticated anew with the next connection
         if code in ("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION") and not stale:
@@ -203,16 +250,14 @@ class EtcdClient:
             raise LeaseGoneError("the lease is gone") from error
 
     def _note_absence(self, reason: str) -> None:
-        with self._lock:
-            if self._away_since is not None or self._give_up_at is not None:
-                return
+        if self._away_since is None and self._give_up_at is None:
             self._away_since = time.monotonic()
-        logger.warning("etcd cannot be reached (%s): the workers go on, changes of the world wait", reason)
+            logger.warning("etcd cannot be reached (%s): the workers go on, changes of the world wait", reason)
 
     def _succeeded(self) -> None:
-        with self._lock:
-            self._failures = 0
-            since, self._away_since = self._away_since, None
+        self._failures = self._timeouts = 0
+        self._give_up_at = None
+        since, self._away_since = self._away_since, None
         if since is not None:
             logger.warning("etcd is back after %.1f s", time.monotonic() - since)
 
@@ -228,17 +273,72 @@ class LeaseGoneError(StoreLostError):
 class _Connection:
     """To one member."""
 
-    def __init__(self, endpoint: str, channel: Any, rpc: ModuleType) -> None:
-        self.endpoint = endpoint
+    def __init__(self, channel: Any, rpc: ModuleType) -> None:
         self.channel = channel
         self.metadata: tuple[tuple[str, str], ...] = ()
         self._rpc = rpc
         self._stubs: dict[str, Any] = {}
+        self._calls: set[Any] = set()
+        # A stream of one request and one answer is no different from a call, on the wire, and costs half as much here.
+        self.keep_alive = channel.unary_unary(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,
+            response_deserializer=rpc.LeaseKeepAliveResponse.FromString,
+        )
+
+    def begin(self, method: Any, *request: Any, metadata: tuple[tuple[str, str], ...] = (), **options: Any) -> Any:
+        """The call, under way: to await, or a stream. It ends when the member is left."""
+        call = method(*request, metadata=(*self.metadata, *metadata), **options)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
+
+    async def leave(self) -> None:
+        for call in list(self._calls):  # grpc finds only some of those that are under way
+            call.cancel()
+        await self.channel.close()
 
     def stub(self, service: str) -> Any:
         if service not in self._stubs:
             self._stubs[service] = getattr(self._rpc, f"{service}Stub")(self.channel)
         return self._stubs[service]
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A watch's."""
+
+    connection: _Connection
+    call: Any
+
+
+async def _write(call: Any, request: Any) -> None:
+    """Who writes to a call that ends before its connection stands waits for ever; not so who asks for its end."""
+    written, ended = asyncio.ensure_future(call.write(request)), asyncio.ensure_future(call.code())
+    try:
+        await asyncio.wait((written, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not written.done():
+            raise ConnectionAbortedError("the watch was ended")
+        await written
+    finally:
+        written.cancel()
+        ended.cancel()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Of all clients of this process: grpc has one poller for all of it."""
+    with _LOOP_LOCK:
+        return _event_loop_of(os.getpid())
+
+
+_LOOP_LOCK = threading.Lock()
+
+
+@functools.cache
+def _event_loop_of(_pid: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="softrun-etcd", daemon=True).start()
+    return loop
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
@@ -268,14 +368,15 @@ def _channel_credentials(grpc: ModuleType, access: EtcdAccess) -> Any:
     return grpc.ssl_channel_credentials(*files)
 
 
-def _code(error: Exception) -> str:
+def _code(error: BaseException) -> str:
     code = getattr(error, "code", None)
     return str(code().name) if callable(code) else ""
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     details = getattr(error, "details", None)
-    return str(details() if callable(details) else error).splitlines()[0][:200]
+    text = details() if callable(details) else str(error)
+    return (text or type(error).__name__).splitlines()[0][:200]
 
 
 def _is_of_tls(reason: str) -> bool:
@@ -289,7 +390,7 @@ def _load_etcd3() -> tuple[ModuleType, ModuleType]:
     """etcd3's messages and calls, and grpc. Raises UsageError where they are not installed."""
     if importlib.util.find_spec("etcd3") is None:
         raise UsageError("--rdzv_backend etcd3 needs the package etcd3: pip install 'softrun[etcd]'")
-    with _quiet_grpc():
+    with _settings_of_grpc():
         grpc = importlib.import_module("grpc")
         if "etcd3" not in sys.modules:
             _provide_messages()
@@ -335,17 +436,17 @@ def _serialized(path: Path) -> bytes:
 
 
 @contextmanager
-def _quiet_grpc() -> Iterator[None]:
-    """grpc writes every failed connection to standard error, unless it is told otherwise when it is loaded.
+def _settings_of_grpc() -> Iterator[None]:
+    """What grpc reads when it is loaded, unless it is set already. The workers get the environment as it was.
 
-    The setting is for this agent alone: the workers get the environment as it was.
+    It would write every failed connection to standard error; and begin its threads anew in each process that is forked,
+    where the next fork then waits for them in vain.
     """
-    name = "GRPC_VERBOSITY"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "NONE"
+    ours = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    added = [name for name in ours if name not in os.environ]
+    os.environ.update({name: ours[name] for name in added})
     try:
         yield
     finally:
-        del os.environ[name]
+        for name in added:
+            del os.environ[name]

@@ -9,7 +9,7 @@ from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import NOT_ASKED, Address, Beat, Member, Phase, Report, Round, Standing
+from softrun.agent.model import NOT_ASKED, Address, Member, Phase, Report, Round, Standing
 from softrun.agent.rendezvous import Decision, Patience, Waits
 
 
@@ -167,9 +167,6 @@ class Leadership:
         self._proposed = (round_, now)
         self.again_at = now + self._retry_s
         return [do.Propose(round_)]
-
-    def beat(self) -> list[Effect]:
-        return [do.Say(None, Beat()), do.BeatAsLeader()]
 
     def _ask_for_store(self) -> list[Effect]:
         if self._store_asked:

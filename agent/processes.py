@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -150,6 +151,7 @@ def _call(
     os.setsid()
     _die_with_parent()
     if forked:
+        gc.freeze()  # what came along with the fork is not collected here, where its threads are not
         _forget_the_agents_files(results)
     os.environ.update(env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):

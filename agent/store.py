@@ -1,6 +1,8 @@
-"""The store: what all agents of a job share. It holds one record and one count, and pushes changes of the record.
+"""The store: what all agents of a job share. It holds one record, and pushes its changes.
 
-One that outlives every agent also holds their leases (`Leases`), and pushes which of them have expired.
+Besides, newcomers that cannot reach anybody must learn whether anybody is left. One that outlives every agent holds
+their leases for that (`Leases`), and pushes which of them have expired; one that does not counts the leader's beats
+(`LeaderBeats`).
 
 `Store` is the contract; every implementation passes the same tests. Its methods block and belong to threads:
 `StoreThreads` runs them beside the driver's loop, so a store that is slow or away never stops an agent from watching
@@ -64,6 +66,16 @@ class Leases(Protocol):
         """Those of them that do not stand."""
 
 
+class LeaderBeats(Protocol):
+    """A count that the leader raises for as long as it leads."""
+
+    def beat(self) -> int:
+        """Raise it by one; return it."""
+
+    def beats(self) -> int:
+        """Return it."""
+
+
 class Store(Protocol):
     """One job's corner of a store. Every method raises StoreLostError once the store is gone, or closed."""
 
@@ -73,6 +85,9 @@ class Store(Protocol):
     leases: Leases | None
     """A store that has leases comes back when it was away, and its methods wait for that."""
 
+    leader_beats: LeaderBeats | None
+    """One that has no leases has these."""
+
     def latest(self) -> bytes | None:
         """The newest record; None where there is none."""
 
@@ -81,12 +96,6 @@ class Store(Protocol):
 
     def wait_beyond(self, version: int) -> Change:
         """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
-
-    def beat(self) -> int:
-        """Raise the leader's count by one; return it."""
-
-    def beats(self) -> int:
-        """The leader's count."""
 
     def leave(self, *, over: bool) -> None:
         """This agent is done, and if `over`, so is the job, whose record nobody changes any more.
@@ -122,10 +131,10 @@ class StoreThreads:
         self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
 
     def beat(self) -> None:
-        self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(store.beat())))
+        self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beat())))
 
     def read_beats(self) -> None:
-        self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(store.beats())))
+        self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beats())))
 
     def renew(self) -> None:
         self._renewals.put("renew", self._renew)
@@ -215,6 +224,12 @@ class StoreThreads:
             return
         if not self._closing.is_set():
             self._observe(StoreLost(reason))
+
+
+def _leader_beats(store: Store) -> LeaderBeats:
+    if store.leader_beats is None:
+        raise AssertionError("the leader's beats were asked for in a store that does not count them")
+    return store.leader_beats
 
 
 class _Requests:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from softrun.agent.addresses import resolve
 from softrun.agent.errors import StoreLostError, UsageError
-from softrun.agent.store import Change, Leases
+from softrun.agent.store import Change, LeaderBeats, Leases
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -42,6 +42,7 @@ class C10dStore:
     leases: Leases | None = None
 
     def __init__(self, job: str, host: str, port: int, connect_timeout_s: float, is_host: bool | None = None) -> None:
+        self.leader_beats: LeaderBeats | None = self
         self._prefix = f"softrun/{job}/"
         self._endpoint = f"{host}:{port}"
         self._timeout = timedelta(seconds=connect_timeout_s)

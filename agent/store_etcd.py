@@ -3,12 +3,11 @@
 Keys, under one prefix per job:
 
     record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
-    beats                    the leader's count: the version in etcd again
     members/<node>/<term>    under the lease of that agent; <term> counts the leases that it has had
 
-The record and the beats are under the job's own lease, which stands for a day after the last beat, or for a minute once
-the job is over: what it leaves behind expires. An agent that ends revokes its lease; that of a host that is dead or cut
-off expires.
+The record is under the job's own lease, which is kept by those who have written it; it stands for a day after the last
+of them was there, or for a minute once the job is over: what it leaves behind expires. An agent that ends revokes its
+lease; that of a host that is dead or cut off expires.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from urllib.parse import quote, unquote
 
 from softrun.agent.errors import StoreLostError
 from softrun.agent.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
-from softrun.agent.store import Change, Lease, Leases, Tenure
+from softrun.agent.store import Change, LeaderBeats, Lease, Leases, Tenure
 
 JOB_LEASE_S = 24 * 3600
 OVER_LEASE_S = 60  # for those who have yet to see that it is over; then another job may have its name
@@ -34,6 +33,7 @@ class EtcdStore:
     """`node` names this agent's leases; `lease_s` is asked for, and etcd may grant more (2 s at least, by default)."""
 
     hosted = False
+    leader_beats: LeaderBeats | None = None
 
     def __init__(self, job: str, node: str, access: EtcdAccess, lease_s: float, connect_timeout_s: float) -> None:
         self._prefix = f"softrun/{quote(job, safe='')}/"
@@ -44,30 +44,33 @@ class EtcdStore:
         self._term = 0
         self._lease = 0
         self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
-        self._job_lease_renewed_at = -math.inf
+        self._job_lease_due_at = math.inf  # for those who have written the record
         self._responses: Iterator[Any] | None = None
         self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
         self.leases: Leases | None = self
-        self._begin_tenure()
-        self._see_all(self._read("record")[1])
+        tenure, answer = self._begin_tenure()
+        self._granted: Tenure | None = tenure
+        self._see_all(answer)
 
     # --- the record
 
     def latest(self) -> bytes | None:
-        return self._read("record")[0]
+        return self._read()[0]
 
     def create(self, version: int, record: bytes) -> bytes:
         while True:
             try:
                 stands = self._swap(version, record)
             except LeaseGoneError:
-                self._renew_job_lease()
+                self._grant_job_lease()
                 continue
             if stands is None:
                 raise StoreLostError(
                     f"the job's record is gone from etcd (key {self._prefix}record): somebody has removed it, or "
                     f"nobody led the job for {JOB_LEASE_S // 3600} hours; start the job again"
                 )
+            if stands == record and self._job_lease_due_at == math.inf:
+                self._renew_job_lease()
             return stands
 
     def wait_beyond(self, version: int) -> Change:
@@ -79,34 +82,23 @@ class EtcdStore:
                 self._responses = None  # that member was left: go on from the same revision at another
             elif response.compact_revision:
                 self._responses = None
-                record, answer = self._read("record")
+                record, answer = self._read()
                 self._see_all(answer)
                 return Change(record, gap=True)
             elif change := self._take(response, version):
                 return change
 
-    # --- the leader's beats
-
-    def beat(self) -> int:
-        if time.monotonic() >= self._job_lease_renewed_at + JOB_LEASE_S / 100:
-            self._renew_job_lease()
-        request = self._rpc.PutRequest(key=self._key("beats"), lease=self._job_lease, prev_kv=True)
-        try:
-            return int(self._client.call("KV", "Put", request).prev_kv.version) + 1
-        except LeaseGoneError:
-            self._job_lease_renewed_at = -math.inf
-            return self.beat()
-
-    def beats(self) -> int:
-        answer = self._read("beats")[1]
-        return int(answer.kvs[0].version) if answer.kvs else 0
-
     # --- leases
 
     def renew(self) -> Tenure:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            return granted  # just now
+        if time.monotonic() >= self._job_lease_due_at:
+            self._renew_job_lease()
         sent_at, stands_s = self._client.keep_alive(self._lease)
         if stands_s <= 0:
-            return self._begin_tenure()
+            return self._begin_tenure()[0]
         return Tenure(until=sent_at + stands_s, term=self._term, granted_s=stands_s)
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
@@ -142,8 +134,8 @@ class EtcdStore:
         node, term = lease
         return self._key(f"members/{quote(node, safe='')}/{term}")
 
-    def _read(self, name: str) -> tuple[bytes | None, Any]:
-        answer = self._client.call("KV", "Range", self._rpc.RangeRequest(key=self._key(name)))
+    def _read(self) -> tuple[bytes | None, Any]:
+        answer = self._client.call("KV", "Range", self._rpc.RangeRequest(key=self._key("record")))
         return (bytes(answer.kvs[0].value) if answer.kvs else None), answer
 
     def _swap(self, version: int, record: bytes) -> bytes | None:
@@ -159,35 +151,38 @@ class EtcdStore:
         found = answer.responses[0].response_range.kvs
         return bytes(found[0].value) if found else None
 
-    def _begin_tenure(self) -> Tenure:
-        """A new lease, because there was none or it has expired."""
+    def _begin_tenure(self) -> tuple[Tenure, Any]:
+        """A new lease, because there was none or it has expired; and etcd's last answer."""
         self._term += 1
         sent_at = time.monotonic()
         granted = self._client.call("Lease", "LeaseGrant", self._rpc.LeaseGrantRequest(TTL=self._asked_s))
         self._lease = int(granted.ID)
         key = self._member_key((self._node, self._term))
         try:
-            self._client.call("KV", "Put", self._rpc.PutRequest(key=key, lease=self._lease))
+            answer = self._client.call("KV", "Put", self._rpc.PutRequest(key=key, lease=self._lease))
         except LeaseGoneError:
             return self._begin_tenure()  # etcd was away for longer than that
-        return Tenure(until=sent_at + granted.TTL, term=self._term, granted_s=granted.TTL)
+        return Tenure(until=sent_at + granted.TTL, term=self._term, granted_s=granted.TTL), answer
 
     def _renew_job_lease(self) -> None:
         _, stands_s = self._client.keep_alive(self._job_lease)
         if stands_s <= 0:
-            grant = self._rpc.LeaseGrantRequest(TTL=JOB_LEASE_S, ID=self._job_lease)
-            with suppress(EtcdRefusedError):  # somebody else was faster
-                self._client.call("Lease", "LeaseGrant", grant)
-        self._job_lease_renewed_at = time.monotonic()
+            self._grant_job_lease()
+        self._job_lease_due_at = time.monotonic() + JOB_LEASE_S / 100
+
+    def _grant_job_lease(self) -> None:
+        grant = self._rpc.LeaseGrantRequest(TTL=JOB_LEASE_S, ID=self._job_lease)
+        with suppress(EtcdRefusedError):  # somebody else was faster
+            self._client.call("Lease", "LeaseGrant", grant)
 
     def _let_expire(self) -> None:
         """Put what the job leaves behind under a short lease, as each agent does that sees the job's end."""
         rpc = self._rpc
         lease = self._client.call("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=OVER_LEASE_S)).ID
-        for key in (self._key("record"), self._key("beats")):
-            there = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0)
-            put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease))
-            self._client.call("KV", "Txn", rpc.TxnRequest(compare=[there], success=[put]))
+        key = self._key("record")
+        there = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0)
+        put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease))
+        self._client.call("KV", "Txn", rpc.TxnRequest(compare=[there], success=[put]))
 
     def _watches(self) -> list[Any]:
         members = self._key("members/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from softrun.agent.errors import StoreLostError
-from softrun.agent.store import Change
+from softrun.agent.store import Change, LeaderBeats
 
 
 class MemoryStore:
@@ -15,6 +15,7 @@ class MemoryStore:
     leases = None
 
     def __init__(self) -> None:
+        self.leader_beats: LeaderBeats | None = self
         self._changed = threading.Condition()
         self._records: list[bytes] = []
         self._beats = 0

@@ -10,6 +10,7 @@ As a program it measures one thing, in a process of its own that may fork, and p
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import multiprocessing
@@ -42,7 +43,7 @@ TORCH_GIVES_UP_S = 120.0
 LIMIT_S = 1800.0  # of one measurement
 SETTLE_S = 1.0
 SWAPS, WRITES = ("compare_set", "Swap"), ("set ", "add ", "delete_key", "Put", "LeaseGrant", "LeaseRevoke")
-BEATS = ("add beats", "Put beats", "LeaseKeepAlive")
+BEATS = ("add beats", "LeaseKeepAlive")
 
 
 def many_nodes(_args: argparse.Namespace) -> Iterator[Record]:
@@ -177,6 +178,7 @@ def torch(nodes: int) -> Record:
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     fork = multiprocessing.get_context("fork")
+    gc.freeze()
     halls = min(HALLS, nodes)
     pipes: list[Connection] = []
     try:

@@ -238,11 +238,11 @@ def count_etcd(client: Any, tally: Tally) -> None:
 def count_calls(client: Any) -> Callable[[], int]:
     """Count what all clients of this class ask of etcd from now on."""
     counted = []
-    original = client._until_answered
+    original = client._ask
 
     def counting(self: Any, ask: Callable[[Any], Any]) -> Any:
         counted.append(None)
         return original(self, ask)
 
-    client._until_answered = counting
+    client._ask = counting
     return lambda: len(counted)

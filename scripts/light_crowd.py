@@ -5,6 +5,7 @@ Each process is a hall; it obeys commands that come over a pipe, and ends with i
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -54,6 +55,7 @@ class Crowd:
         self._gone: set[str] = set()
         self._pipes: list[Connection] = []
         fork = multiprocessing.get_context("fork")
+        gc.freeze()  # or each hall would copy all of it when it collects garbage
         for group in names:
             ours, theirs = fork.Pipe()
             args = (theirs, [*self._pipes, ours], group, job, open_store, prepare)

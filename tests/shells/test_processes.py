@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -46,6 +47,34 @@ def test_a_function_that_leaves_a_child_has_ended(start_method: str) -> None:
     assert has_ended(process)
     assert process.reap() == 0
     os.killpg(process.pid, signal.SIGKILL)
+
+
+class Left:
+    """The agent has let go of it, in a cycle that is not collected yet."""
+
+    def __init__(self, path: str) -> None:
+        self.itself = self
+        self.path = path
+
+    def __del__(self) -> None:
+        Path(self.path).write_text(str(os.getpid()))
+
+
+def collect() -> int:
+    return gc.collect()
+
+
+def test_a_function_collects_nothing_of_the_agents(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        Left(str(tmp_path / "collected"))
+        process = function("fork", collect)
+        assert has_ended(process)
+        assert not (tmp_path / "collected").exists(), "its threads are not there to wait for"
+        gc.collect()
+        assert (tmp_path / "collected").read_text() == str(os.getpid())
+    finally:
+        gc.enable()
 
 
 def test_a_program_has_ended() -> None:
