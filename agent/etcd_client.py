@@ -45,6 +45,7 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", int(CALL_TIMEOUT_S * 1000)),  # which is how long an attempt may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.bdp_probe", 0),  # or every answer is followed by a ping, for a bandwidth that nobody needs
     ("grpc.max_receive_message_length", -1),
 )
 _T = TypeVar("_T")
@@ -177,8 +178,9 @@ class EtcdClient:
 
     @property
     def _errors(self) -> tuple[type[BaseException], ...]:
-        """Of a member that cannot be used, and of a channel that was closed because another call found that out."""
-        return self._grpc.RpcError, self._grpc.aio.UsageError, asyncio.CancelledError, OSError
+        """Of a member that cannot be used, and of calls that were ended because another one found that out."""
+        aio = self._grpc.aio
+        return self._grpc.RpcError, aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError, OSError
 
     async def _connect(self) -> _Connection:
         async with self._dialling:

@@ -96,7 +96,8 @@ class Progress:
         self._words[_PING] = time.monotonic_ns()
 
     def hold(self) -> None:
-        """The trainer waits because it was told to, and cannot ping itself."""
+        """The trainer waits because it was told to: it cannot ping, and its step takes longer for that reason alone."""
+        self._completed_at = 0
         if self._words[_PING]:
             self.ping()
 

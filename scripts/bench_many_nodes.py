@@ -37,7 +37,7 @@ from local_etcd import LocalEtcd
 
 ROOT = Path(__file__).parent.parent
 NODES = (8, 16, 32, 64, 128, 256, 512)
-TORCHS = (8, 16, 32, 64, 128, 192, 256)
+TORCHS = (8, 16, 32, 64, 128, 192, 256, 384, 512)  # until it does not finish
 SIMULATED = (1_000, 10_000)
 TORCH_GIVES_UP_S = 120.0
 LIMIT_S = 1800.0  # of one measurement

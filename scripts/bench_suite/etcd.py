@@ -16,7 +16,7 @@ from measuring import Record, cluster, spread
 from bench_suite.courses import NODES
 from bench_suite.faults import BEFORE_S
 from bench_suite.figures import around, members, toll
-from bench_suite.job import START_TIMEOUT_S, Job, Work
+from bench_suite.job import START_TIMEOUT_S, Job, Shape, Work
 from bench_suite.softrun_job import SoftrunJob
 from local_cluster import recovery
 from local_etcd import LocalEtcd
@@ -105,9 +105,9 @@ def etcd(servers: int = 1) -> Iterator[LocalEtcd]:
 
 
 @contextmanager
-def job_on(server: LocalEtcd) -> Iterator[Job]:
+def job_on(server: LocalEtcd, shape: Shape = NODES, work: Work | None = None) -> Iterator[Job]:
     with cluster() as here:
-        yield SoftrunJob(here, NODES, Work(), etcd=server.endpoint)
+        yield SoftrunJob(here, shape, work or Work(), etcd=server.endpoint)
 
 
 def kill_and_wait(job: Job, number: int) -> tuple[float, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,12 +18,15 @@ from signal import SIGCONT, SIGSTOP
 from measuring import Record
 
 from bench_suite.courses import PAIR
+from bench_suite.etcd import etcd, job_on
 from bench_suite.figures_told import STEADY
-from bench_suite.job import STEP_S, TRAINERS, Job, Work
+from bench_suite.job import STEP_S, TRAINERS, Job, Shape, Work
 from bench_suite.systems import named
 from local_cluster import Step, alive
 
 SETTLE_S = 0.2
+ONE_OF_TWO = Shape(nodes=2, workers=PAIR.workers)
+"""Of which one comes: a node that can only be alone meets nobody in etcd."""
 
 
 def step(launches: int, turns: int, block_s: float) -> Iterator[Record]:
@@ -108,15 +112,20 @@ def repetitions(step_s: float) -> int:
 def idle(seconds: float) -> Iterator[Record]:
     """A node whose workers step twice a second: the launcher's share of a core and its memory.
 
-    `helpers_…` is of the processes beside it that are no workers; their memory is what they do not share.
+    Of softrun on etcd as well, where there is one. `helpers_…` is of the processes beside it that are no workers; their
+    memory is what they do not share.
     """
     systems = [named("softrun"), named("torchrun fastest")]
     with ExitStack() as stack:
-        jobs = {s.name: stack.enter_context(s.job(PAIR, Work("sleep", 0.5, checkpoint=False))) for s in systems}
+        work = Work("sleep", 0.5, checkpoint=False)
+        jobs = {s.name: stack.enter_context(s.job(PAIR, work)) for s in systems}
+        if shutil.which("etcd") is not None:
+            server = stack.enter_context(etcd())
+            jobs["softrun on etcd"] = stack.enter_context(job_on(server, ONE_OF_TWO, work))
         for job in jobs.values():
             job.start_node(0)
         for job in jobs.values():
-            job.wait_for("a step of all", partial(steps_of_all, job), 120)
+            job.wait_for("a step of all", partial(steps_of_the_first_node, job), 120)
         before = {name: {pid: cpu_seconds(pid) for pid in launcher_pids(job)} for name, job in jobs.items()}
         time.sleep(seconds)
         for name in jobs:
@@ -132,8 +141,8 @@ def idle(seconds: float) -> Iterator[Record]:
             }
 
 
-def steps_of_all(job: Job) -> bool | None:
-    return len({s.pid for s in job.here.steps()}) == job.shape.all or None
+def steps_of_the_first_node(job: Job) -> bool | None:
+    return len({s.pid for s in job.here.steps()}) == job.shape.workers or None
 
 
 def launcher_pids(job: Job) -> list[int]:

@@ -121,3 +121,8 @@ def test_the_agent_sees_the_progress_of_the_worker(channel: Path) -> None:
     seen = writer.read_progress()
     assert seen is not None
     assert (seen.step, seen.step_s) == (9, took_s)
+    progress.hold()
+    progress.completed(10)
+    seen = writer.read_progress()
+    assert seen is not None
+    assert (seen.step, seen.step_s) == (10, took_s), "what a step took says nothing where it was told to wait"
