@@ -37,7 +37,7 @@ from softrun.agent.errors import StoreLostError, UsageError
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
 SLOWEST_TIMEOUT_S = 8.0  # where nobody answered in time; a lease that is asked for by then still stands
-RETRY_S = 0.2  # between two rounds through all members, at first
+RETRY_S = 0.2  # between two rounds through all members, more or less
 
 _OPTIONS = (
     # Or a member that was away is left alone for up to two minutes.
@@ -77,14 +77,14 @@ class EtcdClient:
         self.rpc, self._grpc = _load_etcd3()
         self._access = access
         self._credentials = _channel_credentials(self._grpc, access)
-        # Below is the event loop's.
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
+        # What follows is the event loop's.
         self._order = itertools.cycle(access.endpoints)
         self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
         self._failures = 0  # in a row, over all members
         self._timeouts = 0  # of these
         self._away_since: float | None = None
-        self._tasks: set[asyncio.Task[Any] | None] = set()
         self._closing = False
         self._give_up_at: float | None = time.monotonic() + connect_timeout_s  # unless something was answered by then
 
@@ -121,19 +121,14 @@ class EtcdClient:
 
     def _run(self, asked: Coroutine[Any, Any, _T]) -> _T:
         """Have the event loop do it, and wait for that."""
-
-        async def noted() -> _T:
-            task = asyncio.current_task()
-            self._tasks.add(task)
-            try:
-                return await asked
-            finally:
-                self._tasks.discard(task)
-
+        future = asyncio.run_coroutine_threadsafe(asked, _event_loop())
+        self._waited_for.add(future)
         try:
-            return asyncio.run_coroutine_threadsafe(noted(), _event_loop()).result()
+            return future.result()
         except concurrent.futures.CancelledError as error:
             raise StoreLostError("the connection to etcd was closed") from error
+        finally:
+            self._waited_for.discard(future)
 
     def _ask(self, ask: Callable[[_Connection, float], Awaitable[_T]]) -> _T:
         return self._run(self._until_answered(ask))
@@ -204,9 +199,8 @@ class EtcdClient:
 
     async def _close(self) -> None:
         self._closing = True
-        for task in self._tasks:
-            if task is not None:
-                task.cancel()
+        for future in list(self._waited_for):
+            future.cancel()
         if self._connection is not None:
             await self._connection.leave()
 
