@@ -48,3 +48,15 @@ def test_in_the_embedded_store_a_start_costs_a_few_operations_for_each_node_and_
     assert start["operations"] <= 15 * nodes + 20
     assert loss["swaps"] == loss["by_name"]["set head"] == loss["writes"] == 1
     assert loss["operations"] <= 6 * nodes
+
+
+@pytest.mark.etcd
+def test_in_etcd_a_start_costs_a_few_operations_for_each_node_and_a_loss_one_change() -> None:
+    record = measure("etcd", 48)
+    start, loss, leave = (cast("dict[str, Any]", record[what]) for what in ("start", "loss", "leave"))
+    assert start["operations"] <= 8 * 48 + 20
+    assert start["by_name"]["Put members"] == 48
+    for cost in (loss, leave):
+        assert 1 <= cost["swaps"] <= 2, "one, unless its answer was late"
+    assert (loss["writes"], leave["writes"]) == (0, 1), "who leaves gives its lease back"
+    assert max(loss["operations"], leave["operations"]) <= 4
