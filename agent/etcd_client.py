@@ -77,8 +77,8 @@ class EtcdClient:
         self.rpc, self._grpc = _load_etcd3()
         self._access = access
         self._credentials = _channel_credentials(self._grpc, access)
-        self._waited_for: set[concurrent.futures.Future[Any]] = set()
         # What follows is the event loop's.
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._order = itertools.cycle(access.endpoints)
         self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
@@ -121,14 +121,20 @@ class EtcdClient:
 
     def _run(self, asked: Coroutine[Any, Any, _T]) -> _T:
         """Have the event loop do it, and wait for that."""
-        future = asyncio.run_coroutine_threadsafe(asked, _event_loop())
-        self._waited_for.add(future)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(self._noted(asked), _event_loop()).result()
         except concurrent.futures.CancelledError as error:
             raise StoreLostError("the connection to etcd was closed") from error
+
+    async def _noted(self, asked: Coroutine[Any, Any, _T]) -> _T:
+        task = asyncio.current_task()
+        if task is None:
+            raise AssertionError("called outside of a task")
+        self._tasks.add(task)
+        try:
+            return await asked
         finally:
-            self._waited_for.discard(future)
+            self._tasks.discard(task)
 
     def _ask(self, ask: Callable[[_Connection, float], Awaitable[_T]]) -> _T:
         return self._run(self._until_answered(ask))
@@ -199,8 +205,8 @@ class EtcdClient:
 
     async def _close(self) -> None:
         self._closing = True
-        for future in list(self._waited_for):
-            future.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._connection is not None:
             await self._connection.leave()
 

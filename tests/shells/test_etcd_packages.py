@@ -22,6 +22,7 @@ if "first" in sys.argv:
     from google.protobuf import descriptor_pb2
     for name in ("rpc.proto", "kv.proto", "auth.proto"):
         pools.Default().AddSerializedFile(descriptor_pb2.FileDescriptorProto(name=name).SerializeToString())
+from softrun.agent.errors import StoreLostError
 from softrun.agent.etcd_client import EtcdAccess
 from softrun.agent.store_etcd import EtcdStore
 a, b = (EtcdStore(sys.argv[2], node, EtcdAccess((sys.argv[1],)), 5, 10) for node in "ab")
@@ -35,7 +36,18 @@ child = os.fork()
 if not child:
     os._exit(len(os.listdir("/proc/self/task")))
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1, "grpc has begun its threads in it"
+import threading
+def wait():
+    try:
+        a.wait_beyond(1)
+    except StoreLostError:
+        pass
+waiting = threading.Thread(target=wait)
+waiting.start()
+waiting.join(0.2)
 a.close(), b.close()
+waiting.join(10)
+assert not waiting.is_alive()
 assert dict(os.environ) == before, "the environment was changed"
 import google.protobuf
 print(google.protobuf.__version__)
