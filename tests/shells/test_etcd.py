@@ -243,6 +243,24 @@ def test_a_watch_that_has_ended_before_it_begins_is_a_member_to_leave(etcd: Loca
         asyncio.run_coroutine_threadsafe(write(), _event_loop()).result(5)
 
 
+def test_where_nobody_answers_in_time_each_gets_more_time(etcd: LocalEtcd, open_at: Open) -> None:
+    import grpc
+    from grpc.aio import AioRpcError, Metadata
+
+    store = open_at(etcd)
+    client = store._client
+    late = AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, Metadata(), Metadata())
+
+    async def fail() -> float:
+        await client._failed(await client._connect(), late)
+        return client._timeout_s()
+
+    timeouts = [asyncio.run_coroutine_threadsafe(fail(), _event_loop()).result(5) for _ in range(3)]
+    assert timeouts == [4.0, 8.0, 8.0]
+    assert store.latest() is None
+    assert client._timeout_s() == 2.0, "somebody has answered"
+
+
 def leave_member(store: EtcdStore) -> bool:
     """As a call does that was not answered. Did anybody use it?"""
     connection = store._client._connection
