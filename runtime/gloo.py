@@ -197,6 +197,7 @@ class Build:
 
     def __init__(self, port: int | None, connections: Connections | None = None, store: Any = None) -> None:
         self.aborted = False
+        self.thread = threading.get_ident()
         self.connections = connections
         self._store = store
         self._port = port

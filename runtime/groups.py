@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
+from softrun.runtime import books
 from softrun.runtime.abort import abort_groups
+from softrun.runtime.books import has_group
 from softrun.runtime.destroy import destroy_aside
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.noted import let_go, note_groups
+from softrun.runtime.noted import let_go, note_groups, settle_builds
 
 # What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -42,6 +42,7 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
     if dist.is_initialized():
         _log.info("leaving the default process group that was built outside of this world")
         dist.destroy_process_group()
+    leave_unfinished_groups()
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
 
@@ -49,42 +50,38 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
 def leave_groups(*, in_trouble: bool) -> None:
     """Leave whatever process groups this process has, whoever built them.
 
-    In trouble they are aborted first, and no peer notices before the next group is built. Never imports torch.
+    In trouble they are aborted first, and no peer notices before the next group is built. Nothing is left behind, even
+    of a group whose build or destruction was interrupted at any line. Never imports torch.
     """
+    settle_builds()
     if in_trouble:
         end = time.monotonic() + ABORT_S
         for thread in abort_groups():
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 _log.warning("the process groups are left although one of them was not aborted within %g s", ABORT_S)
+    if in_trouble and not books.are_empty():
+        destroy_aside()
     if has_group():
         import torch.distributed as dist
 
-        if in_trouble:
-            destroy_aside()
         try:
             dist.destroy_process_group()
         except Exception:
             _log.warning("the process group was left in disorder", exc_info=True)
+    if not books.are_empty():
+        books.empty()
     if not in_trouble:
         let_go()
 
 
-def has_group() -> bool:
-    """Whether torch has a default process group. Never imports torch: who has not imported it has no group."""
-    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
-
-
-def count_groups_anew() -> None:
-    """Have the next group named as if it were the first, as it is for the newcomers of its world.
-
-    torch names a group by a count, under which its members meet in the store. A group that could not be built has been
-    counted here but not at peers that never tried: the two would wait for each other under different names.
-    """
-    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    if hasattr(world, "group_count") and not has_group():
-        world.group_count = 0
+def leave_unfinished_groups() -> None:
+    """Leave what an interrupted build, or an interrupted destruction, has left behind; a default group stays."""
+    if not has_group():
+        settle_builds()
+        if not books.are_empty():
+            destroy_aside()
+        books.empty()
 
 
 def is_lost_peer(error: BaseException | None) -> bool:

@@ -246,18 +246,31 @@ _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 @contextmanager
 def _building(build: Build) -> Iterator[Build]:
-    with _lock:
-        check_world()
-        _builds.append(build)
     try:
+        with _lock:
+            check_world()
+            _builds.append(build)
         yield build
     finally:
-        build.settle()
-        with _lock:
+        _settle(build)
+
+
+def _settle(build: Build) -> None:
+    build.settle()
+    with _lock:
+        if build in _builds:
             _builds.remove(build)
-            noted = [group.connections for group in _noted]
-            if build.connections is not None and build.connections.held and build.connections not in noted:
-                _left.append(build.connections)
+        noted = [group.connections for group in _noted]
+        if build.connections is not None and build.connections.held and build.connections not in noted:
+            _left.append(build.connections)
+
+
+def settle_builds() -> None:
+    """Nothing is being built by this thread any more, even if a build was interrupted between two lines of ours."""
+    with _lock:
+        interrupted = [build for build in _builds if build.thread == threading.get_ident()]
+    for build in interrupted:
+        _settle(build)
 
 
 def _note(group: Any, store: Any, connections: Connections | None = None) -> NotedGroup | None:

@@ -29,7 +29,8 @@ from softrun.runtime.events import (
     WorkerState,
     WorkerStatus,
 )
-from softrun.runtime.groups import count_groups_anew, has_group
+from softrun.runtime.books import destroying_nothing_does, has_group
+from softrun.runtime.groups import leave_unfinished_groups
 from softrun.runtime.inbox import Inbox, open_inbox
 from softrun.runtime.noted import begin_world, end_world, let_go
 from softrun.runtime.progress import Progress
@@ -106,7 +107,7 @@ class _HandedOut(WorkerInfo):
 
     def get_pg_parameters(self) -> dict[str, Any]:
         self._used = True
-        note_groups()  # torch may have been imported since this was handed out
+        _note_groups()  # torch may have been imported since this was handed out
         return super().get_pg_parameters()
 
     @property
@@ -229,8 +230,8 @@ class _Worker:
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             self._begin_world()
-            count_groups_anew()
-            note_groups()
+            leave_unfinished_groups()
+            _note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
 
@@ -251,6 +252,12 @@ class _Worker:
             return False
         used = self._grouped or (self._handed is not None and self._handed.used)
         return used or ("torch.distributed" in sys.modules and sys.exc_info()[0] is not None)
+
+
+def _note_groups() -> None:
+    """From now on what the trainer builds can be aborted, and what it could not build can be destroyed."""
+    note_groups()
+    destroying_nothing_does(leave_unfinished_groups)
 
 
 def _abort_what_will_not_end(event: WorkerEvent) -> None:

@@ -1,0 +1,91 @@
+"""torch's own books of its process groups: whether there is a group, and emptying them whatever stands there.
+
+torch writes a group into some ten tables, one after the other, and makes it the default one last. A build that is
+interrupted between two of these lines, or a destruction, leaves a group that is half written: nobody's default, so that
+torch destroys it no more, and still in the way of the next one, whose name it has. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_C10D = "torch.distributed.distributed_c10d"
+_TABLES = (
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "pg_to_tag",
+    "tags_to_pg",
+    "pg_coalesce_state",
+)
+
+
+def has_group() -> bool:
+    """Whether torch has a default process group; a process that has not imported torch has none."""
+    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def are_empty() -> bool:
+    """Whether no group stands in them, not even half a one."""
+    world = _world()
+    return world is None or not (has_group() or any(getattr(world, table, None) for table in _TABLES))
+
+
+def empty() -> None:
+    """Forget all groups, finished or not, and count the next one as the first, as the newcomers of its world do.
+
+    torch names a group by a count, under which its members meet in the store. A group that could not be built was
+    counted here but not at peers that never tried: the two would wait for each other under different names.
+    """
+    world = _world()
+    if world is None:
+        return
+    c10d: Any = sys.modules[_C10D]
+    for group in {**getattr(world, "pg_names", {}), **getattr(world, "pg_map", {})}:
+        with suppress(Exception):  # it may not have come to anything that can be shut down
+            group.shutdown()
+    for table in _TABLES:
+        getattr(world, table, {}).clear()
+    c10d._update_default_pg(None)
+    c10d._unregister_all_process_groups()
+    world.group_count = 0
+
+
+def destroying_nothing_does(instead: Callable[[], None]) -> None:
+    """Have `destroy_process_group()` call `instead` where there is no default group, which torch takes for a bug.
+
+    The soft-restart RFC's loop destroys the group in its `except` clause, also where the exception came from
+    `init_process_group()` itself. The function's code is changed, not a name of it: many programs have
+    `from torch.distributed import destroy_process_group`. Idempotent.
+    """
+    destroy = getattr(sys.modules.get(_C10D), "destroy_process_group", None)
+    if not isinstance(destroy, types.FunctionType) or destroy.__closure__ or hasattr(destroy, "softrun_instead"):
+        return
+    torchs = types.FunctionType(destroy.__code__, destroy.__globals__, destroy.__name__, destroy.__defaults__)
+    vars(destroy)["softrun_instead"] = functools.partial(_destroy, torchs, instead)
+    destroy.__code__ = _destroying.__code__
+
+
+def _destroying(group: Any = None) -> Any:
+    """In the place of torch's, with its module's globals."""
+    import torch.distributed.distributed_c10d as c10d
+
+    return c10d.destroy_process_group.softrun_instead(group)  # type: ignore[attr-defined]
+
+
+def _destroy(torchs: Callable[[Any], None], instead: Callable[[], None], group: Any) -> None:
+    if group is None and not has_group():
+        instead()
+    else:
+        torchs(group)
+
+
+def _world() -> Any:
+    return getattr(sys.modules.get(_C10D), "_world", None)

@@ -1,0 +1,122 @@
+"""Building and leaving a group, interrupted at every line: nothing is left behind, and the next group can be built."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import destroy_process_group  # by name, as many programs have it
+from torch.distributed.device_mesh import init_device_mesh
+
+from softrun.runtime import books, groups, noted
+from softrun.runtime.books import destroying_nothing_does
+
+WATCHED = ("distributed_c10d.py", "rendezvous.py", "device_mesh.py", "noted.py", "gloo.py", "groups.py", "contextlib.py")
+
+
+class Interrupted(BaseException):
+    """As RestartRequest, which a signal's handler raises between any two lines."""
+
+
+class InterruptAt:
+    """Raises in the so-many-th line that is executed in the block, in torch's code and ours."""
+
+    def __init__(self, line: int) -> None:
+        self._left = line
+        self.raised = False
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(None)
+        return kind is Interrupted
+
+    def _called(self, frame: FrameType, event: str, _arg: Any) -> Callable[..., Any] | None:
+        return self._line if frame.f_code.co_filename.endswith(WATCHED) else None
+
+    def _line(self, frame: FrameType, event: str, _arg: Any) -> Callable[..., Any] | None:
+        # Leaving a `with` counts as its line again, and there a signal's handler does not run.
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+            self._left -= 1
+            if self._left == 0:
+                self.raised = True
+                raise Interrupted
+        return self._line
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    noted.note_groups()
+    destroying_nothing_does(groups.leave_unfinished_groups)
+    yield
+    groups.leave_groups(in_trouble=True)
+
+
+def build() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def build_mesh() -> None:
+    build()
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    assert mesh["shard"].size() == 1
+
+
+def works() -> None:
+    build_mesh()
+    dist.barrier()
+    assert dist.get_world_size() == 1
+
+
+@pytest.mark.parametrize("leave", [lambda: groups.leave_groups(in_trouble=True), destroy_process_group])
+@pytest.mark.parametrize("interrupted", [build, build_mesh])
+def test_whatever_line_a_build_is_interrupted_at(interrupted: Callable[[], None], leave: Callable[[], None]) -> None:
+    line, raised = 0, True
+    while raised:
+        line += 1 + line // 40
+        with InterruptAt(line) as interrupt:
+            interrupted()
+        raised = interrupt.raised
+        leave()
+        assert books.are_empty()
+        assert not noted._builds
+    assert line > 100, "nothing was traced"
+    works()
+
+
+def test_whatever_line_a_destruction_is_interrupted_at() -> None:
+    line, raised = 0, True
+    while raised:
+        line += 1
+        build()
+        with InterruptAt(line) as interrupt:
+            dist.destroy_process_group()
+        raised = interrupt.raised
+        groups.leave_groups(in_trouble=True)
+        assert books.are_empty()
+    assert line > 15, "nothing was traced"
+    works()
+
+
+def test_what_was_never_built_can_be_destroyed() -> None:
+    destroy_process_group()
+    dist.destroy_process_group()
+    build()
+    destroy_process_group()
+    assert not dist.is_initialized()
+
+
+def test_a_group_that_is_not_the_default_one_is_destroyed_as_ever() -> None:
+    build()
+    other = dist.new_group([0])
+    dist.destroy_process_group(other)
+    assert dist.is_initialized()
+    with pytest.raises(ValueError, match="Invalid process group"):
+        dist.destroy_process_group(other)
