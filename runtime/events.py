@@ -139,6 +139,9 @@ class WorkerStatus(_Value):
         default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
     )
     counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
+    called: int = Field(
+        default=0, ge=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
+    )
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

@@ -3,7 +3,7 @@
 It is raised by a signal handler, which Python runs in the main thread between two byte codes. So it also ends calls
 that signals can interrupt, such as `time.sleep`, a lock or a read, which an exception that is set from another thread
 (`PyThreadState_SetAsyncExc`) does not; and the handler runs where it can look: nothing is raised outside of the scope,
-in an atomic block, or into a clean-up that the last one has caused.
+in an atomic block, or into a clean-up that the last one has caused, unless that takes too long.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,9 +40,15 @@ class Interrupt:
     """Made, entered and run in the main thread; `request` may be called from any.
 
     Requests have rising numbers. A run is interrupted by those above the number that it was begun with.
+
+    A clean-up that an interruption has caused (`finally`, `__exit__`, `except`) has `patience_s` seconds. Then it is
+    interrupted itself, and `overstays(True)` is called; `overstays(False)` when the run has ended after all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = inf, overstays: Callable[[bool], None] = lambda _: None) -> None:
+        self.patience_s = patience_s
+        self._overstays = overstays
+        self._raised_at = inf  # when it was raised last in this run
         self._since: int | None = None  # of the run that is under way; None where nothing may be raised
         self._requested = 0
         self._way = ""  # to where it was raised last in this run
@@ -61,7 +69,7 @@ class Interrupt:
         # No context manager: the exception may come at any byte code in here, or in contextlib's.
         try:
             try:
-                self._way = ""
+                self._way, self._raised_at = "", inf
                 self._left.clear()
                 self._since = since
                 self._raise_if_due(None)
@@ -71,10 +79,11 @@ class Interrupt:
         finally:
             self._since = None
             self._left.set()
+            self._overstays(False)
 
     def resume(self, since: int, abort: Callable[[], None]) -> None:
         """Go on in the run around the one that has just ended, from that number on."""
-        self._way = ""
+        self._way, self._raised_at = "", inf
         self._left.clear()
         self._since = since
         if self._is_due():
@@ -128,14 +137,17 @@ class Interrupt:
                 self._before(signum, frame)
             return
         if self._is_being_handled():
-            return  # it is on its way out, by way of somebody's clean-up
-        if self._way:
+            if time.monotonic() < self._raised_at + self.patience_s:
+                return  # it is on its way out, by way of somebody's clean-up
+            _log.warning("a clean-up has lasted %g s, and is interrupted at %s", self.patience_s, _way(frame))
+            self._overstays(True)
+        elif self._way:
             _log.debug("a restart was suppressed: raised at %s; going on at %s", self._way, _way(frame))
         self._raise_if_due(frame)
 
     def _raise_if_due(self, frame: FrameType | None) -> None:
         if self._is_due():
-            self._way = _way(frame)
+            self._way, self._raised_at = _way(frame), time.monotonic()
             raise RestartRequest(f"event {self._requested} has ended this world")
 
     @staticmethod

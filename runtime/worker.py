@@ -95,6 +95,21 @@ def watch(limits: ProgressLimits) -> None:
     _worker().watch(limits)
 
 
+def withhold_progress(withheld: bool) -> None:
+    """While withheld, byte code that the main thread executes is no progress: only pings are."""
+    _worker().withhold_progress(withheld)
+
+
+def begin_call() -> None:
+    """From the next world on the peers wait for this worker at the end of a call, even if it exits with 0."""
+    _worker().in_call = True
+
+
+def end_call() -> None:
+    """Nobody waits for this worker any more."""
+    _worker().end_call()
+
+
 def tell_fault(text: str, depth: int, last_call_wait_s: float) -> None:
     """Have the agents end this world, whose members are well, and form a new one."""
     _worker().tell_fault(text, depth, last_call_wait_s)
@@ -137,6 +152,7 @@ class _Worker:
         self._round = 0
         self._entered = 0  # the sequence of the event that named the world that the trainer is in
         self._grouped = False  # a default process group was seen in this round
+        self.in_call = False
         self._watches = False
         self._free: Callable[[WorkerEvent], None] = _abort_what_will_not_end
         self._entering = threading.Lock()
@@ -168,7 +184,8 @@ class _Worker:
             broken = event.round if healthy and not usable else None
             if not event.interrupts:
                 let_go()  # peers that are not aborted notice so that this one ends no step with them
-            self._tell(ready=True, applied=event.sequence, broken_round=broken)
+            called = event.round if self.in_call and usable else 0
+            self._tell(ready=True, applied=event.sequence, broken_round=broken, called=called)
             if usable:
                 self._enter(event)
                 return event
@@ -196,6 +213,14 @@ class _Worker:
         if self._progress is not None:
             self._progress.hold()
         self.inbox.wait(after)
+
+    def withhold_progress(self, withheld: bool) -> None:
+        if self._progress is not None:
+            self._progress.withhold(withheld)
+
+    def end_call(self) -> None:
+        self.in_call = False
+        self._tell(called=0)
 
     def completed(self, step: int) -> None:
         if self._progress is not None and step >= 0:

@@ -30,15 +30,17 @@ from softrun.runtime.abort import abort_all
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
 from softrun.runtime.groups import build_group, has_group, is_lost_connection, is_lost_peer, leave_groups
+from softrun.runtime.inprocess.compose import name_of
 from softrun.runtime.inprocess.initialize import RestartAbort
 from softrun.runtime.inprocess.meeting import Meeting
-from softrun.runtime.inprocess.seating import Assignment, Place, take_seat
-from softrun.runtime.inprocess.session import Session
+from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
+from softrun.runtime.inprocess.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.state import State
 from softrun.runtime.interrupt import RestartRequest
-from softrun.runtime.worker import free_trainer_by, ping, tell_fault, wait_for_world, watch
+from softrun.runtime.worker import begin_call, end_call, free_trainer_by, ping, tell_fault, wait_for_world, watch
 from softrun.runtime.worlds import World, WorldChanged
 
+MEMBERS_WAIT = timedelta(minutes=10)  # for other members, where none of these can be active
 TEXT_CHARACTERS = 4000  # of a traceback that every rank is told
 
 Callback = Callable[[State], Any]
@@ -129,26 +131,34 @@ class Call:
                 "Wrapper: there is a process group already, which no restart could leave; "
                 "build it in the wrapped function"
             )
+        begin_call()
         session = Session(wait_for_world(-1))
         stop = free_trainer_by(session.observe)
         Session.current = session
         try:
             with session.interrupt:
-                watch(self.options.limits)
-                return self._iterate(session)
+                self._watch(session)
+                result = self._iterate(session)
+                end_call()  # one that leaves by an exception, SystemExit too, leaves a gap at its peers
+                return result
         finally:
             Session.current = None
             stop()
             watch(ProgressLimits())
 
+    def _watch(self, session: Session) -> None:
+        """Have this call's limits hold from now on."""
+        watch(self.options.limits)
+        session.interrupt.patience_s = self.options.limits.soft or PATIENCE_S
+
     def _run_inside(self, session: Session) -> Any:
         outer, begun_with = session.calls[-1], session.event.sequence
-        watch(self.options.limits)
+        self._watch(session)
         try:
             result = self._iterate(session)
             begun_with = session.event.sequence  # the outer call goes on in the world that this one came to
         finally:
-            watch(outer.options.limits)
+            outer._watch(session)
             outer.set_ranks()
             session.interrupt.resume(begun_with, session.abort)
         return result
@@ -207,8 +217,7 @@ class Call:
         self._error = None
         state = self.state = replace(self._known_state, fn_exception=None)
         if not state.is_active:
-            self._meeting.await_barrier(f"{self._name}/end")
-            return None
+            return self._wait_in_reserve(state)
         result = self.function(*self.args, **self.named, **self._given(world))
         if self.session.changed:
             raise RestartRequest(f"world {event.round} ended when the function returned")
@@ -220,6 +229,19 @@ class Call:
             self._call_back(self.options.completion)
         return result
 
+    def _wait_in_reserve(self, state: State) -> None:
+        """Until the active ranks are through. Where there are none only a world of other members can have some."""
+        try:
+            self._meeting.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
+        except TimeoutError:
+            name = name_of(self.options.rank_assignment)
+            raise _EndsError(
+                RuntimeError(
+                    f"Wrapper: rank assignment {name} has left none of {state.world_size} ranks active, and nobody came "
+                    f"within {MEMBERS_WAIT.total_seconds():g} s; loosen its condition or divisor, or start more nodes"
+                )
+            ) from None
+
     def _place_among_callers(self, info: WorkerInfo) -> WorkerInfo:
         """Among those that make this call: in an outer one its active ranks, by the numbers that it gave them."""
         if self.depth == 1:
@@ -230,8 +252,12 @@ class Call:
     def _take_place(self, event: WorkerEvent, info: WorkerInfo) -> World:
         rank, world_size, active_size, is_active = info.rank, info.world_size, info.world_size, True
         if self.options.rank_assignment is not None and _agents_are_there():
-            seat, seats = take_seat(self.options.rank_assignment, self._meeting, self._name, info, self._place)
+            try:
+                seat, seats = take_seat(self.options.rank_assignment, self._meeting, self._name, info, self._place)
+            except AssignmentError as error:
+                raise _EndsError(error) from None  # the same ranks would be assigned in the same way
             if seat.discarded:
+                end_call()  # nobody counts on it
                 raise RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
             rank, world_size, is_active = seat.rank, len(seats), seat.active
             active_size = sum(other.active for other in seats)

@@ -157,7 +157,7 @@ class ActiveWorldSizeDivisibleBy(RankAssignment):
 def settle(assignment: Callable[[Seats], Seats | None], seats: Seats) -> Seats:
     """The table of the next iteration: in rank order, so that `settled[rank].rank == rank`, then who is discarded.
 
-    Raises ValueError, one line, where the result cannot be used.
+    None of the ranks may be active: they wait for others. Raises ValueError, one line, where the result cannot be used.
     """
     given = tuple(replace(seat, active=not seat.discarded) for seat in seats)
     returned = assignment(given)
@@ -184,14 +184,10 @@ def _trouble(before: Seats, after: object) -> str:
         if seat.rank != rank:
             fault = f"two have rank {seat.rank}" if seat.rank == rank - 1 else f"nobody has rank {rank}"
             return f"{fault}, among {len(staying)} ranks; list ShiftRanks() or FillGaps() before what discards ranks"
+    if not staying:
+        return f"it discards all of {len(after)} ranks; loosen its condition"
     active = [seat.rank for seat in staying if seat.active]
-    if not active:
-        discarded = len(after) - len(staying)
-        return (
-            f"none of {len(after)} ranks is active ({discarded} discarded, {len(staying)} reserves); "
-            "loosen its condition or divisor, or have the job wait for more nodes"
-        )
-    if active[-1] != len(active) - 1:
+    if active and active[-1] != len(active) - 1:
         reserve = next(seat.rank for seat in staying if not seat.active)
         fault = f"rank {reserve} is a reserve but rank {active[-1]} is active"
         return f"{fault}; list what limits the size before ShiftRanks() or FillGaps()"

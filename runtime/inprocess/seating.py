@@ -17,6 +17,10 @@ from softrun.runtime.inprocess.rank_assignment import Seat, Seats, settle
 Assignment = Callable[[Seats], Seats | None]
 
 
+class AssignmentError(ValueError):
+    """The rank assignment has raised, or what it returned cannot be used: on every rank, with the same text."""
+
+
 @dataclass(frozen=True)
 class Place:
     """What a rank remembers of the iteration before."""
@@ -30,7 +34,7 @@ class Place:
 def take_seat(
     assignment: Assignment, meeting: Meeting, name: str, info: WorkerInfo, before: Place | None
 ) -> tuple[Seat, Seats]:
-    """This rank's seat, and all that have one. Raises ValueError on every rank where the assignment cannot be used."""
+    """This rank's seat, and all that have one. Raises AssignmentError where the assignment cannot be used."""
     claim = {"node": info.group_rank, "local_rank": info.local_rank, "hostname": socket.gethostname()}
     meeting.set(f"{name}/claim/{info.rank}", json.dumps(claim | {"before": before and asdict(before)}).encode())
     if info.rank == 0:
@@ -38,7 +42,7 @@ def take_seat(
         meeting.set(f"{name}/table", _settled(assignment, [json.loads(claim) for claim in claims]))
     table = json.loads(meeting.wait_for(f"{name}/table"))
     if isinstance(table, str):
-        raise ValueError(table)
+        raise AssignmentError(table)
     seats = tuple(Seat(**seat) for _, seat in table)
     own = next(Seat(**seat) for rank, seat in table if rank == info.rank)
     return own, tuple(seat for seat in seats if not seat.discarded)

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from softrun.runtime.events import WorkerEvent, WorkerState
 from softrun.runtime.interrupt import Interrupt
-from softrun.runtime.worker import last_event, wait_for_world
+from softrun.runtime.worker import last_event, wait_for_world, withhold_progress
 
 if TYPE_CHECKING:
     from softrun.runtime.inprocess.call import Call
+
+
+PATIENCE_S = 10.0
+"""For the clean-up of an interrupted function, where its wrapper has no soft_timeout."""
 
 
 class Session:
@@ -21,7 +25,7 @@ class Session:
     _numbers: ClassVar[Counter[int]] = Counter()  # by depth, of the calls that began in that world
 
     def __init__(self, event: WorkerEvent) -> None:
-        self.interrupt = Interrupt()
+        self.interrupt = Interrupt(PATIENCE_S, withhold_progress)
         self.calls: list[Call] = []
         self.event = event  # of the newest world that a call was told of
         self.entered = -1  # the newest world that a call has worked in

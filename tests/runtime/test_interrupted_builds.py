@@ -16,7 +16,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from softrun.runtime import books, groups, noted
 from softrun.runtime.books import destroying_nothing_does
 
-WATCHED = ("distributed_c10d.py", "rendezvous.py", "device_mesh.py", "noted.py", "gloo.py", "groups.py", "contextlib.py")
+WATCHED = (
+    "distributed_c10d.py",
+    "rendezvous.py",
+    "device_mesh.py",
+    "noted.py",
+    "gloo.py",
+    "groups.py",
+    "contextlib.py",
+)
 
 
 class Interrupted(BaseException):
@@ -43,7 +51,9 @@ class InterruptAt:
 
     def _line(self, frame: FrameType, event: str, _arg: Any) -> Callable[..., Any] | None:
         # Leaving a `with` counts as its line again, and there a signal's handler does not run.
-        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(
+            "with "
+        ):
             self._left -= 1
             if self._left == 0:
                 self.raised = True

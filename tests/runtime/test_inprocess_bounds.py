@@ -1,0 +1,181 @@
+"""What a wrapper would do for ever: each has a bound, and says why it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from gloo_ranks import Me
+from wrapped_ranks import Job, sit
+
+from fake_agent import wait_until
+from softrun.runtime.inprocess import (
+    ActiveWorldSizeDivisibleBy,
+    Compose,
+    RankDiscarded,
+    RestartAbort,
+    RestartRequest,
+    RetryController,
+    Seat,
+    ShiftRanks,
+    Wrapper,
+    call,
+)
+from softrun.runtime.inprocess.seating import AssignmentError
+
+BY_EIGHT = Compose(ActiveWorldSizeDivisibleBy(8), ShiftRanks())
+
+
+def test_a_rank_assignment_that_raises_ends_the_wrapper_on_every_rank(job: Job) -> None:
+    def work(me: Me) -> None:
+        def broken(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+            raise KeyError("no such host")
+
+        try:
+            Wrapper(rank_assignment=broken)(sit)()
+        except AssignmentError as error:
+            me.say(str(error))
+
+    for worker in job.begin(work, 2):
+        assert worker.says() == "KeyError: 'no such host'"
+        assert worker.status.fault is None, "another world would not mend it"
+
+
+def test_the_retry_controller_is_asked_where_no_rank_can_be_active(job: Job) -> None:
+    def work(me: Me) -> None:
+        try:
+            Wrapper(rank_assignment=BY_EIGHT, initialize=RetryController())(sit)()
+        except RestartAbort as error:
+            me.say(str(error))
+
+    for worker in job.begin(work, 2):
+        assert "0 of 2 ranks are active, fewer than min_active_world_size=1" in worker.says()
+
+
+def test_ranks_none_of_which_can_be_active_wait_for_others(job: Job) -> None:
+    def work(me: Me) -> None:
+        me.say(Wrapper(rank_assignment=Compose(ActiveWorldSizeDivisibleBy(2), ShiftRanks()))(lambda: "through")())
+
+    (first,) = job.begin(work, 1)
+    wait_until(lambda: first.status.called == job.round, "the rank is in the first world")
+    job.form([first, *job.start(work)])
+    assert [worker.says() for worker in job.members] == ["through", "through"]
+
+
+def test_ranks_that_nobody_joins_end_in_one_line(job: Job) -> None:
+    def work(me: Me) -> None:
+        call.MEMBERS_WAIT = timedelta(seconds=0.3)
+        try:
+            Wrapper(rank_assignment=BY_EIGHT)(sit)()
+        except RuntimeError as error:
+            me.say(str(error))
+
+    (worker,) = job.begin(work, 1)
+    said = worker.says()
+    assert "has left none of 1 ranks active, and nobody came within 0.3 s" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("kind", ["finally", "except", "exit"])
+def test_a_clean_up_that_polls_for_ever_is_interrupted_itself(job: Job, kind: str) -> None:
+    def work(me: Me) -> None:
+        class Polling:
+            def __enter__(self) -> None: ...
+            def __exit__(self, *_: object) -> None:
+                poll()
+
+        def poll() -> None:
+            while True:
+                time.sleep(0.001)
+
+        @Wrapper(soft_timeout=timedelta(seconds=0.3), hard_timeout=timedelta(seconds=50))
+        def train() -> str:
+            if train.again:  # type: ignore[attr-defined]
+                return "through"
+            train.again = True  # type: ignore[attr-defined]
+            me.say("training")
+            match kind:
+                case "finally":
+                    try:
+                        sit()
+                    finally:
+                        poll()
+                case "except":
+                    try:
+                        sit()
+                    except RestartRequest:
+                        poll()
+                case _:
+                    with Polling():
+                        sit()
+            raise AssertionError("a clean-up that polls for ever has ended")
+
+        train.again = False  # type: ignore[attr-defined]
+        me.say(train())
+
+    workers = job.begin(work, 2)
+    for worker in workers:
+        assert worker.says() == "training"
+        worker.sits()
+    job.form(workers)
+    for worker in workers:
+        assert worker.says() == "through"
+        assert "a clean-up has lasted 0.3 s" in worker.log
+
+
+def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
+    """It executes byte code. The agent sees none of it, and ends the worker by its hard limit."""
+
+    def work(me: Me) -> None:
+        @Wrapper(soft_timeout=timedelta(seconds=0.3), hard_timeout=timedelta(seconds=50))
+        def train() -> None:
+            me.say("training")
+            while True:
+                try:
+                    sit()
+                except BaseException:
+                    try:
+                        while True:
+                            time.sleep(0.001)
+                    except BaseException:
+                        continue
+
+        train()
+
+    (worker,) = job.begin(work, 1)
+    assert worker.says() == "training"
+    worker.sits()
+    job.form([worker])
+    wait_until(lambda: "a clean-up has lasted" in worker.log, "the clean-up is interrupted")
+
+    def stands_still() -> bool:
+        progress = worker.writer.read_progress()
+        return progress is not None and time.monotonic() - progress.last_s > 1.5
+
+    wait_until(stands_still, "no progress is shown")
+
+
+@pytest.mark.parametrize("way", ["sys.exit", "os._exit", "discarded", "returns"])
+def test_the_agent_knows_whether_others_wait_for_a_rank_that_exits_0(job: Job, way: str) -> None:
+    def work(me: Me) -> None:
+        def discard(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+            return tuple(replace(seat, discarded=seat.rank == 1, active=seat.rank == 0) for seat in seats)
+
+        def train() -> None:
+            if way == "sys.exit":
+                sys.exit(0)
+            if way == "os._exit":
+                os._exit(0)
+
+        with contextlib.suppress(SystemExit, RankDiscarded):
+            Wrapper(rank_assignment=discard if way == "discarded" else None)(train)()
+        os._exit(0)
+
+    last = job.begin(work, 2)[1]
+    last.ends()
+    assert (last.status.called == job.round) is (way in ("sys.exit", "os._exit"))
