@@ -62,6 +62,8 @@ class Slot:
     leave: int = 0  # the last of them that told it to leave its world
     in_step_until: float | None = None  # it may end some steps before it leaves
     named: int = 0  # the last of them that named a world
+    called: int = 0  # the world in which its peers wait for it, whatever its exit code
+    worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
     first: int = 0  # the first world that it was told of
@@ -148,6 +150,14 @@ class Crew:
     def outside(self) -> tuple[int, ...]:
         """The local ranks of those that run and have yet to ask for their first world."""
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
+
+    def through(self) -> bool:
+        """Has one of them exited 0 because its work was done?"""
+        return any(s.state is State.DONE and not s.called for s in self._slots)
+
+    def has_worked(self) -> bool:
+        """Have the workers shown, one of them, that they work in the world that they were told of last?"""
+        return self.told is not None and any(s.worked == self.told.number for s in self._slots)
 
     def done(self) -> tuple[int, ...]:
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.DONE)
@@ -304,6 +314,7 @@ class Crew:
             return False
         slot.spoke = True
         slot.applied = max(slot.applied, status.applied)
+        slot.called, slot.worked = status.called, max(slot.worked, status.worked, status.counts)
         slot.outside = slot.outside and not status.ready
         if slot.has_left:
             slot.in_step_until = None
@@ -470,8 +481,10 @@ class Crew:
             return None
         if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
-            if self.told is not None and slot.in_world and slot.spoke and slot.applied < slot.named:
-                self._miss(slot, self.told)
+            if self.told is not None and slot.in_world and slot.spoke:
+                if slot.applied < slot.named:
+                    self._miss(slot, self.told)
+                self.incomplete |= slot.called == self.told.number
             return None
         slot.state = State.FAILED
         if slot.info is None:
@@ -480,7 +493,7 @@ class Crew:
 
     def _miss(self, slot: Slot, world: Round) -> None:
         self.incomplete = True
-        if slot.state is State.DONE:
+        if slot.state is State.DONE and not slot.called:
             self.missed = world.number
 
     # --- beginning anew
@@ -522,7 +535,7 @@ class Crew:
     def _clear(slot: Slot) -> None:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
-        slot.first = slot.tells = slot.applied = slot.leave = slot.named = 0
+        slot.first = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
         slot.hold_at = slot.in_step_until = None
         slot.spoke = slot.paused = slot.outside = slot.stuck = False
         slot.failing = slot.looked = slot.shown = False

@@ -131,6 +131,7 @@ class Engine:
             broken_s=0.0 if explained else config.broken_s,
             hold_s=HOLD_S if pauses else 0.0,
             telling_s=TELLING_S,
+            converges=pauses,
         )
         self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
         self._last_report: Report | None = None
@@ -322,7 +323,8 @@ class Engine:
         """It comes back as a newcomer."""
         if not self._crew.workers():
             why = "the others went on without this node, none of whose workers can be in a world"
-        self._note(f"{why}: it joins again", warning=True)
+        # One whose workers are being started again is on its way back already, and has said so.
+        self._note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
         self.incarnation += 1
         match self.stage:
             case Stage.WORKING:
@@ -357,6 +359,8 @@ class Engine:
             return
         if status.counts == told.number:
             self._effects += self._holds.counts(local_rank, launch)
+        if self._crew.has_worked():
+            self._allegiance.leadership.worked_in(told.number)
         if status.broken_round == told.number:
             self._broken_round = told.number
         if status.fault is None or status.fault.round != told.number:
@@ -365,7 +369,7 @@ class Engine:
             # A restart is a new process, so whoever needs one has failed.
             self._effects += self._crew.end(local_rank, self._now, hangs=False)
         else:
-            self._faults.told(told, status.fault, status.last_call_wait, self._now)
+            self._faults.told(told, local_rank, status.fault, self._now)
 
     def _progress_seen(self, seen: saw.ProgressSeen, local_rank: int) -> None:
         finding = self._faults.look(seen, self._now)
@@ -419,10 +423,12 @@ class Engine:
     def _worker_failed(self, failure: do.Failure) -> None:
         self._failures.append(failure)
         self._note(f"worker of rank {failure.rank} {describe_exit(failure.exitcode)}", warning=True)
-        if self.record is not None and self.record.finishing:
-            self._spent()  # a restarted worker would be a newcomer, and nobody new is admitted any more
-            return
         response = self._respond(Trigger.WORKER_FAILURE)
+        if self._is_ending():  # a restarted worker would be a newcomer, and finished work is never run again
+            if response not in (Response.REPLACE_WORKER, Response.RECORD_FAILURE):
+                self._spent()
+                return
+            response = Response.RECORD_FAILURE
         match response:
             case Response.STOP_MEET_START:
                 # This node keeps its place, and everybody meets once: in the world that follows the broken one.
@@ -443,6 +449,14 @@ class Engine:
                     self._finish()
             case _:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
+
+    def _is_ending(self) -> bool:
+        """Is nobody needed who would have to begin from the beginning?"""
+        if self.record is not None and self.record.finishing:
+            return True
+        told = self._crew.told
+        alone = told is not None and len(told.members) == 1
+        return self._crew.through() and (alone or self._respond(Trigger.WORKER_FAILURE) is Response.WITHDRAW_AND_RETURN)
 
     def _signalled(self, signum: int) -> None:
         result = Result(Outcome.SIGNALLED, signum=signum)
@@ -656,7 +670,12 @@ class Engine:
         return {m.node for m in self._crew.told.members} if self._crew.told is not None else set()
 
     def _excused(self) -> bool:
-        """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause."""
+        """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause.
+
+        Not where workers show whether they work, and had not begun to: one that fails then may fail each time.
+        """
+        if not (self._restarts_all() or self._crew.has_worked()):
+            return False
         return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
 
     def _wait(self) -> None:
@@ -763,6 +782,7 @@ class Engine:
             sequence,
             self._faults.to_say(self._now),
             crew.missed,
+            crew.through(),
             crew.fresh(),
             self._leaving is not None,
             self._holds.answer(),

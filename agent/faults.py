@@ -5,8 +5,9 @@ are told to leave their world. Who does so is well; who does not, and makes no p
 others go on without it until it has left, or is ended because its hard limit has passed. One that a signal has stopped
 need not be waited for: it cannot leave.
 
-A fault is said to the leader, whose new world tells it to all. One that is known is said at once, or after the wait
-that its worker asked for; a suspicion a little later, since another agent may know who it is that the others wait for.
+Faults are said to the leader, whose new world tells them to all. One that is known is said at once, and the leader
+waits for those of others for as long as its worker asked; a suspicion is said a little later, since another agent may
+know who it is that the others wait for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from softrun.agent.crew import Crew
 from softrun.agent.effects import Effect
 from softrun.agent.model import Round
 from softrun.agent.observations import ProgressSeen
-from softrun.runtime.events import WorkerFault
+from softrun.runtime.events import WorkerFault, joined
 
 OBEY_S = 0.1  # for a worker that makes no progress to leave its world
 BLAME_S = 0.3  # for the agents of others to find out who hangs, before the wait for it is said to be a fault
@@ -36,7 +37,7 @@ class Faults:
     def __init__(self, crew: Crew, host: str, now: float) -> None:
         self._crew = crew
         self._host = host
-        self._fault: WorkerFault | None = None
+        self._faults: dict[int, WorkerFault] = {}  # of one world, by local rank, in the order in which they are known
         self._say_at = now
         self._suspects: set[int] = set()  # they were told to leave
         self._judge_at = now  # when they are looked at again
@@ -45,15 +46,14 @@ class Faults:
         return self._say_at, self._judge_at
 
     def to_say(self, now: float) -> WorkerFault | None:
-        return self._fault if now >= self._say_at else None
+        return joined(list(self._faults.values())) if self._faults and now >= self._say_at else None
 
-    def told(self, world: Round, fault: WorkerFault, wait_s: float, now: float) -> None:
-        """A worker says what befell it; of several faults in a world the first one's text is told."""
-        known = self._of(world)
-        if known is None:
-            self._fault, self._say_at = fault, now + wait_s
-        else:
-            self._fault = known.model_copy(update={"depth": min(known.depth, fault.depth)})
+    def told(self, world: Round, local_rank: int, fault: WorkerFault, now: float) -> None:
+        """A worker says what befell it."""
+        if not self._of(world):
+            self._faults, self._say_at = {}, now
+        known = self._faults.get(local_rank, fault)
+        self._faults[local_rank] = known.model_copy(update={"depth": min(known.depth, fault.depth)})
 
     def suspect(self, local_rank: int, now: float) -> None:
         """It makes no progress and was told to leave its world."""
@@ -64,7 +64,7 @@ class Faults:
     def accuse(self, local_rank: int, now: float) -> None:
         """Its suspicion is why all were told to leave."""
         world = self._crew.told
-        if world is not None and self._of(world) is None:
+        if world is not None and not self._of(world):
             self._blame(local_rank, world, now, now + (BLAME_S if len(world.members) > 1 else OBEY_S))
 
     def look(self, seen: ProgressSeen, now: float) -> Finding:
@@ -95,7 +95,8 @@ class Faults:
 
     def _blame(self, local_rank: int, world: Round, now: float, say_at: float) -> None:
         text = f"{self._crew.describe(local_rank, now)} on {self._host}"
-        self._fault, self._say_at = WorkerFault(round=world.number, text=text), say_at
+        self._faults, self._say_at = {local_rank: WorkerFault(round=world.number, text=text)}, say_at
 
-    def _of(self, world: Round) -> WorkerFault | None:
-        return self._fault if self._fault is not None and self._fault.round == world.number else None
+    def _of(self, world: Round) -> bool:
+        """Is what is known a fault of this world?"""
+        return any(fault.round == world.number for fault in self._faults.values())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
+from softrun.agent.convergence import Convergence
 from softrun.agent.effects import Effect
 from softrun.agent.liveness import Liveness
 from softrun.agent.model import NOT_ASKED, Address, Member, Phase, Report, Round, Standing
@@ -35,6 +36,7 @@ class Leadership:
         self._store_asked = False
         self._used_store: Address | None = None
         self._patience = Patience()
+        self._convergence = Convergence()
         self._proposed: tuple[Round, float] | None = None
         self._decision = Decision("")
         self._news = True  # since that decision: it may not stand any more
@@ -135,6 +137,8 @@ class Leadership:
         }
         dead.discard(self._node)
         decision = rendezvous.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
+        if self._waits.converges:
+            decision = self._convergence.pace(round_, decision, now)
         self.again_at = decision.again_at
         self.dismisses = decision.dismisses
         if decision.holds:
@@ -155,6 +159,10 @@ class Leadership:
     def proposed(self, round_: Round) -> bool:
         """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
         return self._proposed is not None and self._proposed[0] == round_
+
+    def worked_in(self, number: int) -> None:
+        """A step was completed in this world."""
+        self._news = self._convergence.worked_in(number) or self._news
 
     def stand_down(self) -> None:
         self.leading = self.dismisses = False

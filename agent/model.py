@@ -78,6 +78,7 @@ class Report:
     sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
     fault: WorkerFault | None = None  # the last that befell one of its workers
     missed_round: int = 0  # a world in which one of its workers has not been because its work was done
+    through: bool = False  # one of its workers has exited 0 when its work was done
     fresh: bool = False  # the last world is the first for all of its workers
     leaves: bool = False  # it wants out, and works until the others can do without it
     held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
@@ -142,6 +143,7 @@ class Round:
     outcome: str = ""  # of CLOSED: empty after success, else why the job failed
     fault: WorkerFault | None = None  # which ended the world before this one
     pause_at: int = 0  # the step after which all leave the world before this one; 0: at once
+    stepless: int = 0  # how many worlds before this one, in a row, ended before anybody had completed a step in them
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """This life of the node, if it is part of this round."""

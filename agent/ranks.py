@@ -63,6 +63,11 @@ def change(before: Round, after: Round) -> WorldChangeEvent | None:
     return WorldChangeEvent.SCALE_UP if came else None
 
 
+def shrunk(before: Round, after: Round) -> bool:
+    """Is a worker of that round gone?"""
+    return _compare(before.members, after.members)[0]
+
+
 def grown(before: Round, members: list[Member]) -> bool:
     """Is there a worker that is not part of that round?"""
     return _compare(before.members, members)[1]

@@ -30,7 +30,7 @@ from enum import Enum
 
 from softrun.agent import ranks
 from softrun.agent.model import Address, JobSettings, Member, Phase, Report, Round, Standing
-from softrun.runtime.events import WorkerFault
+from softrun.runtime.events import WorkerFault, joined
 
 MOST_APART = 10  # steps; ranks that are further apart do not count alike, and no step is the same for all
 
@@ -129,6 +129,7 @@ class Waits:
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
     hold_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
     telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
+    converges: bool = False  # workers show whether they work: worlds in which nobody did are counted
 
 
 @dataclass
@@ -137,6 +138,7 @@ class Patience:
 
     enough_since: float | None = None
     broken_since: float | None = None
+    fault_since: float | None = None
     hold_since: float | None = None
     asked: int = 0  # how often a hold has come to nothing
 
@@ -187,7 +189,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         dismisses=report.dismisses,
     )
     if decision.unfinished and decision.unfinished != report.member.node and report.standing is Standing.FINISHED:
-        same = replace(same, standing=report.standing, done=report.done)
+        same = replace(same, standing=report.standing, done=report.done, through=report.through)
     return report == same
 
 
@@ -218,10 +220,11 @@ def decide(
     stay = _stay(round_, reports, fates)
     # One that was taken for dead while it finished is believed too: the work is done, whoever is counted in the world.
     anyone_done = any(report.standing is Standing.FINISHED for report in reports.values())
+    anyone_through = anyone_done or round_.finishing or any(report.through for report in reports.values())
 
     if unheard:
         return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
-    if round_.number and not stay and (anyone_done or round_.finishing):
+    if round_.number and anyone_through and not _survivors(round_, stay):
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))
@@ -264,6 +267,11 @@ def decide(
         return Decision("nobody is left in this world")
     if fault is not None and enough:
         alone = len(world) == len(stay) and not ranks.grown(round_, stay)
+        if patience.fault_since is None:
+            patience.fault_since = now
+        due = patience.fault_since + fault.last_call_wait
+        if now < due:
+            return Decision("a worker has a fault; last call for those of others", again_at=due)
         return Decision("a worker has a fault", seal(round_, world, store, lost, fault if alone else _anywhere(fault)))
     if _broken(round_, reports) and enough:
         if patience.broken_since is None:
@@ -332,6 +340,12 @@ def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> 
     return [m for m in merged if m.workers]
 
 
+def _survivors(round_: Round, stay: list[Member]) -> list[Member]:
+    """Those with a worker that is in this world, and has what it did there."""
+    placed = {m.life: m.workers for m in round_.members}
+    return [m for m in stay if any(worker in placed[m.life] for worker in m.workers)]
+
+
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
     """Those whose workers can begin: a node that came while others worked names none before they are ready."""
     placed = {m.life for m in round_.members}
@@ -371,14 +385,14 @@ def _broken(round_: Round, reports: dict[str, Report]) -> bool:
 
 
 def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
-    """What befell a worker of this world. Of several faults the outermost wrapper that one of them needs."""
+    """What befell workers of this world, with the outermost wrapper that one of them needs."""
     placed = {m.life for m in round_.members}
     faults = [
         r.fault
         for r in reports.values()
         if r.fault is not None and r.fault.round == round_.number and r.member.life in placed
     ]
-    return min(faults, key=lambda fault: fault.depth, default=None)
+    return joined(faults) if faults else None
 
 
 def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:

@@ -32,6 +32,15 @@ def has_group() -> bool:
     return is_initialized is not None and bool(is_initialized())
 
 
+def has_worked() -> bool:
+    """Whether a collective has followed another in one of the groups: their members work together. For any thread."""
+    for group in list(getattr(_world(), "pg_map", {})):
+        with suppress(Exception):  # its backend does not count, or it is being destroyed
+            if group._get_sequence_number_for_group() > 1:
+                return True
+    return False
+
+
 def are_empty() -> bool:
     """Whether no group stands in them, not even half a one."""
     world = _world()

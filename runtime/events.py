@@ -7,10 +7,15 @@ an event that was read once never changes under its reader.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+MOST_NAMED = 16
+"""Of the faults of one world, beside the first."""
+MOST_CHARACTERS = 240
 
 
 class _Value(BaseModel):
@@ -69,6 +74,30 @@ class WorkerFault(_Value):
         ge=0,
         description="of the innermost wrapper that all ranks were in, counted from the outermost, 1; 0 is not known",
     )
+    last_call_wait: float = Field(
+        default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
+    )
+
+
+def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
+    """The faults of one world as one: the first in full, of the others who and what."""
+    first, *others = faults
+    texts = [first.text, *(f"also {headline(other.text)}" for other in others[:MOST_NAMED] if other.text)]
+    if len(others) > MOST_NAMED:
+        texts.append(f"and {len(others) - MOST_NAMED} more")
+    return WorkerFault(
+        round=first.round,
+        text="\n".join(texts),
+        depth=min(fault.depth for fault in faults),
+        last_call_wait=max(fault.last_call_wait for fault in faults),
+    )
+
+
+def headline(text: str) -> str:
+    """Of a fault's text: what comes before its traceback, and the traceback's last line."""
+    lines = text.strip().splitlines() or [""]
+    head, _, _ = lines[0].partition(" Traceback")
+    return f"{head} {lines[-1]}"[:MOST_CHARACTERS] if len(lines) > 1 else lines[0][:MOST_CHARACTERS]
 
 
 class WorkerEvent(_Value):
@@ -135,10 +164,12 @@ class WorkerStatus(_Value):
     applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")
     broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
     fault: WorkerFault | None = Field(default=None, description="what befell it last")
-    last_call_wait: float = Field(
-        default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
-    )
     counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
+    worked: int = Field(
+        default=0,
+        ge=0,
+        description="the last world in which a step, a ping or a collective has shown that the ranks work together",
+    )
     called: int = Field(
         default=0, ge=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
     )

@@ -29,6 +29,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 BEAT_INTERVAL_S = 0.25
@@ -79,8 +80,10 @@ class NewestEvent:
 class Progress:
     """The worker's end. Make it in the main thread."""
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: mmap.mmap, beside: Callable[[], None] = lambda: None) -> None:
+        """`beside` is called in the thread that asks for the beats, as often."""
         self._words = memoryview(memory).cast("Q")
+        self._beside = beside
         self._completed_at = 0
         self._asked = False
         self._withheld = False
@@ -101,6 +104,11 @@ class Progress:
     def withhold(self, withheld: bool) -> None:
         """While withheld, the main thread's byte code proves nothing: it may poll for ever. A ping does."""
         self._withheld = withheld
+
+    @property
+    def has_worked(self) -> bool:
+        """Has the trainer completed a step in this world, or pinged there?"""
+        return bool(self._words[_STEP] or self._words[_PING])
 
     def hold(self) -> None:
         """The trainer waits because it was told to: it cannot ping, and its step takes longer for that reason alone."""
@@ -125,6 +133,7 @@ class Progress:
                 self._asked = True
                 if ctypes.pythonapi.Py_AddPendingCall(self._call, None) != 0:
                     self._asked = False  # too many of others wait already
+            self._beside()
 
     def _beat(self, _: object) -> int:
         """In the main thread, between two byte codes."""

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from softrun.runtime.abort import abort_all, note_groups
+from softrun.runtime.books import destroying_nothing_does, has_group, has_worked
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import (
     ProgressLimits,
@@ -29,7 +30,6 @@ from softrun.runtime.events import (
     WorkerState,
     WorkerStatus,
 )
-from softrun.runtime.books import destroying_nothing_does, has_group
 from softrun.runtime.groups import leave_unfinished_groups
 from softrun.runtime.inbox import Inbox, open_inbox
 from softrun.runtime.noted import begin_world, end_world, let_go
@@ -157,6 +157,7 @@ class _Worker:
         self._free: Callable[[WorkerEvent], None] = _abort_what_will_not_end
         self._entering = threading.Lock()
         self._status = WorkerStatus()
+        self._telling = threading.RLock()  # reentrant: a signal handler of the user's may ask for a world
         self._progress: Progress | None = None
 
     def last(self) -> WorkerEvent:
@@ -233,19 +234,27 @@ class _Worker:
             self._tell(limits=limits)
 
     def tell_fault(self, text: str, depth: int, last_call_wait_s: float) -> None:
-        fault = WorkerFault(round=self._round, text=text, depth=depth)
-        self._tell(fault=fault, last_call_wait=last_call_wait_s)
+        self._tell(fault=WorkerFault(round=self._round, text=text, depth=depth, last_call_wait=last_call_wait_s))
 
     def _tell(self, **changes: Any) -> None:
-        self._status = self._status.model_copy(update=changes)
-        self.inbox.tell(self._status)
+        with self._telling:
+            self._status = self._status.model_copy(update=changes)
+            self.inbox.tell(self._status)
+
+    def _show_work(self) -> None:
+        """In the thread that asks for the beats: tell once in each world that the ranks work together in it."""
+        round_ = self._round
+        if self._status.worked != round_ and (
+            has_worked() or (self._progress is not None and self._progress.has_worked)
+        ):
+            self._tell(worked=round_)
 
     def _show_progress(self) -> None:
         """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
         if self._progress is None and threading.current_thread() is threading.main_thread():
             memory = self.inbox.share_progress()
             if memory is not None:
-                self._progress = Progress(memory)
+                self._progress = Progress(memory, self._show_work)
                 self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _enter(self, event: WorkerEvent) -> None:

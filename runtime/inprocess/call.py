@@ -27,10 +27,10 @@ from datetime import timedelta
 from typing import Any
 
 from softrun.runtime.abort import abort_all
+from softrun.runtime.books import has_group
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
-from softrun.runtime.groups import build_group, has_group, is_lost_connection, is_lost_peer, leave_groups
-from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.groups import build_group, is_lost_connection, is_lost_peer, leave_groups
 from softrun.runtime.inprocess.initialize import RestartAbort
 from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
@@ -234,10 +234,9 @@ class Call:
         try:
             self._meeting.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
         except TimeoutError:
-            name = name_of(self.options.rank_assignment)
             raise _EndsError(
                 RuntimeError(
-                    f"Wrapper: rank assignment {name} has left none of {state.world_size} ranks active, and nobody came "
+                    f"Wrapper: rank_assignment has left none of {state.world_size} ranks active, and nobody came "
                     f"within {MEMBERS_WAIT.total_seconds():g} s; loosen its condition or divisor, or start more nodes"
                 )
             ) from None

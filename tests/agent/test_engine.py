@@ -127,8 +127,8 @@ def test_a_worker_that_never_asks_for_its_world_is_named(after_s: float, asks: b
 # --- faults
 
 
-def fault(round_: int = 1, depth: int = 0, text: str = "") -> WorkerFault:
-    return WorkerFault(round=round_, depth=depth, text=text)
+def fault(round_: int = 1, depth: int = 0, text: str = "", last_call_wait: float = 0.0) -> WorkerFault:
+    return WorkerFault(round=round_, depth=depth, text=text, last_call_wait=last_call_wait)
 
 
 def test_a_fault_is_said_at_once() -> None:
@@ -143,26 +143,26 @@ def test_a_fault_of_another_world_is_not_said() -> None:
     assert agent.fault() is None
 
 
-def test_a_fault_waits_for_those_of_others() -> None:
-    agent = working()
-    agent.say(fault=fault(), last_call_wait=0.5)
-    assert agent.fault() is None
-    assert agent.engine.deadline() == 0.5
-    agent.go_on(0.5)
-    assert agent.fault() == fault()
+def test_faults_of_several_workers_are_all_named() -> None:
+    agent = working(2)
+    agent.say(0, fault=fault(text="fault of rank 0: Traceback\n  line\nValueError: one", last_call_wait=0.5))
+    agent.say(1, fault=fault(text="fault of rank 1: Traceback\n  line\nValueError: two"))
+    agent.say(0, fault=fault(text="fault of rank 0: Traceback\n  line\nValueError: one", last_call_wait=0.5))
+    said = agent.fault()
+    assert said is not None
+    text = "fault of rank 0: Traceback\n  line\nValueError: one\nalso fault of rank 1: ValueError: two"
+    assert (said.text, said.last_call_wait) == (text, 0.5)
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
 def test_of_several_faults_here_the_outermost_wrapper_counts(first: int, second: int) -> None:
     agent = working(2)
-    agent.say(0, fault=fault(depth=first, text="first"), last_call_wait=0.5)
-    agent.now = 0.4
-    agent.say(1, fault=fault(depth=second), last_call_wait=0.5)
-    agent.go_on(0.5)
+    agent.say(0, fault=fault(depth=first, text="first"))
+    agent.say(1, fault=fault(depth=second))
     said = agent.fault()
     assert said is not None
     assert said.depth == 1, "there the ranks meet again"
-    agent.say(1, fault=fault(depth=0), last_call_wait=0.5)
+    agent.say(1, fault=fault(depth=0))
     said = agent.fault()
     assert said is not None
     assert said.depth == 0, "the leader may not have decided yet"

@@ -180,9 +180,7 @@ def test_filling_gaps_keeps_as_many_ranks_as_possible(before: Table) -> None:
 def test_active_ranks_come_before_reserves(before: Table, n: int, m: int, ranks: RankAssignment) -> None:
     expected = min(n, len(before)) // m * m
     assignment = Compose(ActiveWorldSizeDivisibleBy(m), MaxActiveWorldSize(n), ranks)
-    assert active(settle(assignment, before)) == list(range(expected)), (
-        "none, if there are too few: they wait for others"
-    )
+    assert active(settle(assignment, before)) == list(range(expected))  # none, if there are too few
 
 
 @given(tables(), st.integers(1, 8))

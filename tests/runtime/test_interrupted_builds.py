@@ -6,7 +6,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed as dist
@@ -16,15 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from softrun.runtime import books, groups, noted
 from softrun.runtime.books import destroying_nothing_does
 
-WATCHED = (
-    "distributed_c10d.py",
-    "rendezvous.py",
-    "device_mesh.py",
-    "noted.py",
-    "gloo.py",
-    "groups.py",
-    "contextlib.py",
-)
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TORCHS = ("distributed_c10d.py", "rendezvous.py", "device_mesh.py")
+WATCHED = (*TORCHS, "noted.py", "gloo.py", "groups.py", "contextlib.py")
 
 
 class Interrupted(BaseException):
@@ -38,7 +34,7 @@ class InterruptAt:
         self._left = line
         self.raised = False
 
-    def __enter__(self) -> InterruptAt:
+    def __enter__(self) -> Self:
         sys.settrace(self._called)
         return self
 
@@ -51,9 +47,8 @@ class InterruptAt:
 
     def _line(self, frame: FrameType, event: str, _arg: Any) -> Callable[..., Any] | None:
         # Leaving a `with` counts as its line again, and there a signal's handler does not run.
-        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(
-            "with "
-        ):
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not text.startswith("with "):
             self._left -= 1
             if self._left == 0:
                 self.raised = True

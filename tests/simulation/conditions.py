@@ -22,6 +22,7 @@ class Timing:
     worker_ends: Range = (0.01, 0.01)  # after a signal
     worker_seen: Range = (0.001, 0.001)  # a worker has ended → its agent knows
     worker_ready: Range = (0.05, 0.05)  # a worker was started outside → it asks for a world
+    worker_works: Range = (0.02, 0.02)  # a worker has come to its world → it has built its groups, and works
     peer_feels: Range = (0.02, 0.02)  # a worker has ended → the others of its world feel it
 
 

@@ -159,8 +159,23 @@ class Workers:
                 self._steps.enter(process)
             self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits)
             here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
+            if here and process.status.worked != process.last.round:
+                self._work_soon(process, process.last.round)
             if here and self._any_hung and any(peer.hung_since is not None for peer in self.world(process.last.round)):
                 process.stuck_since = self._cluster.now
+
+    def _work_soon(self, process: Process, number: int) -> None:
+        works_s = self._cluster.draw(self._cluster.timing.worker_works)
+        self._cluster.after(works_s, self._work, process, number)
+
+    def _work(self, process: Process, number: int) -> None:
+        """It has built its groups, unless others of its world are not there yet."""
+        if process.works_in(number) and process.status.worked != number:
+            world = self.world(number)
+            if all(peer.applied == len(peer.tells) and not peer.stalled for peer in world):
+                self.say(process, worked=number)
+            else:
+                self._work_soon(process, number)
 
     def obey(self, process: Process) -> None:
         """What it was told last, as soon as it has seen it."""
@@ -226,8 +241,8 @@ class Workers:
     def say_fault(self, process: Process, number: int, last_call_wait: float = 0.0, depth: int = 0) -> None:
         """An exception: the worker lives, and its world is over."""
         if process.alive and process.hung_since is None:
-            fault = WorkerFault(round=number, depth=depth)
-            said = partial(self.say, process, fault=fault, last_call_wait=last_call_wait)
+            fault = WorkerFault(round=number, depth=depth, last_call_wait=last_call_wait)
+            said = partial(self.say, process, fault=fault)
             self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), said)
 
     def felt(self, lost: Process) -> None:
