@@ -504,7 +504,7 @@ class Crew:
             raise AssertionError("renewed a crew that lives")
         for slot in self._slots:
             self._renew(slot)
-        self.told, self._rewinding = None, False
+        self._begin_anew()
 
     def rewind(self) -> None:
         """After everybody was stopped: every slot can be started again in the place that its node already has.
@@ -516,7 +516,10 @@ class Crew:
         for slot in self._slots:
             if slot.state is not State.DONE:
                 self._clear(slot)
-        self.told, self._rewinding = None, False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.told, self._rewinding, self.incomplete = None, False, False
 
     def replace(self, local_rank: int, *, outside: bool = False) -> None:
         """After one worker failed: its slot alone gets a new incarnation; the others need not wait for one outside."""

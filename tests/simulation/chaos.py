@@ -69,6 +69,7 @@ class Plan:
     lease_s: float | None
     places: int
     limits: ProgressLimits | None
+    dies_building: float
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -77,7 +78,7 @@ class Plan:
     def bound_s(self) -> float:
         """For each step of healing: a few times what the slowest single recovery takes."""
         hangs_s = 0.0 if self.limits is None else LEAVE_HARD_S
-        return 30.0 + 6 * max(self.tolerance_s, self.lease_s or 0.0) + 3 * self.grace_s + hangs_s
+        return 60.0 + 6 * max(self.tolerance_s, self.lease_s or 0.0) + 3 * self.grace_s + hangs_s
 
 
 def plan(seed: int, rng: random.Random) -> Plan:
@@ -94,7 +95,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         job=JobSettings(least, most, policy, failure, named_store=seed % 5 == 0),
         nodes=nodes,
         workers=rng.choice((1, 1, 2, 2, 3, 4)),
-        max_restarts=rng.choice((0, 1, 3, 3, 100)),
+        max_restarts=rng.choice((0, 1, 3, 3, 100)) if seed % 7 else 1000,
         interval_s=interval_s,
         tolerance_s=tolerance_s,
         # Never so short that newcomers give up before they can tell that their predecessors are dead.
@@ -108,6 +109,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         lease_s=lease_s,
         places=3 if seed % 3 == 0 else 1,
         limits=LIMITS[seed % len(LIMITS)],
+        dies_building=(0.1, 0.5)[seed // 7 % 2] if seed % 7 == 0 and policy == "soft" else 0.0,
     )
 
 
@@ -128,6 +130,7 @@ class Life:
             worker_ends=(0.001, 0.2),
             worker_seen=(0.0005, 0.005),
             worker_ready=(0.01, 0.05) if rng.random() < 0.7 else (0.5, 5.0),
+            worker_works=(0.005, 0.3),
             peer_feels=(0.005, 0.06),
         )
         habits = Habits(
@@ -137,6 +140,8 @@ class Life:
             exit_zero_on_sigterm=rng.choice((0.0, 0.5)),
             slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
             slow_to_get_out=rng.choice((0.0, 0.0, 0.5)),
+            dies_building=self.plan.dies_building,
+            in_calls=seed % 4 == 1,
             limits=self.plan.limits,
             step_s=STEPS_S[seed % len(STEPS_S)],
         )
@@ -210,6 +215,7 @@ class Life:
 
     def _heal(self) -> None:
         self._breaking = False
+        self.cluster.habits.dies_building = 0.0
         self.cluster.weather = Weather()
         self.cluster.network.heal(break_odds=0.5)
         if isinstance(self.cluster.store, LeasedStore):
@@ -282,7 +288,7 @@ class Life:
             apart = [p.name for p in processes if p.alive and not p.never_ready and not p.works_in(record.number)]
             if apart:
                 return f"{', '.join(apart)} could be in round {record.number}"
-            absent = [p.name for p in processes if not p.alive and not p.leaving]
+            absent = [p.name for p in processes if not p.alive and not p.leaving and not p.has_left]
             if absent and self.plan.job.worker_failure != "record":
                 return f"{', '.join(absent)} did not come back in round {record.number}"
         return ""
@@ -463,7 +469,16 @@ def sigterm(life: Life) -> None:
 def finish_early(life: Life) -> None:
     record = life.cluster.store.round
     if record is not None and life.rng.random() < 0.2:
-        life.cluster.workers.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
+        within = (0.0, life.rng.choice((0.1, 8.0)))
+        life.cluster.workers.finish(record.number, within, but_one=life.rng.random() < 0.3)
+
+
+def leave_call(life: Life) -> None:
+    """sys.exit(0) in a wrapped function: its peers wait for it at the end."""
+    process = _process(life, _pick(life))
+    if process is not None and process.status.called == process.last.round and not process.stalled:
+        process.has_left = True
+        life.cluster.workers.end(process, 0)
 
 
 def void(_: object) -> None: ...
@@ -491,6 +506,7 @@ FAULTS: dict[str, Callable[[Life], None]] = {
         slow_imports,
         sigterm,
         finish_early,
+        leave_call,
     )
 }
 

@@ -15,6 +15,7 @@ from simulation.store import LeasedStore
 from simulation.workers import SLOW_TO_GET_OUT_S, Process
 from softrun.agent import effects as do
 from softrun.agent import observations as saw
+from softrun.agent.convergence import MOST_STEPLESS, STOOD_S
 from softrun.agent.effects import Outcome
 from softrun.agent.model import Address, Phase, Round
 from softrun.runtime.events import WorkerState
@@ -227,6 +228,7 @@ class RestartsCountedOnce(Checker):
         self._seen: dict[str, int] = defaultdict(int)
         self._spawned_at: dict[str, float] = defaultdict(float)
         self._worlds: dict[int, set[str]] = {}
+        self._worked: dict[str, bool] = {}  # had they shown that they worked, when one of them failed?
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if after.phase is Phase.SEALED:
@@ -250,13 +252,15 @@ class RestartsCountedOnce(Checker):
             case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].failing:
                 process = node.processes[local_rank]
                 if process.launch == launch and process.failed_itself:
-                    self._failed_at.setdefault(node.name, self.cluster.now)
+                    if node.name not in self._failed_at:
+                        self._failed_at[node.name] = self.cluster.now
+                        self._worked[node.name] = any(p.has_worked for p in node.processes.values())
                     self._slots[node.name, local_rank] += 1
 
     def _excused(self, node: Node, surely: bool) -> bool:
         loss_at = self._loss_at.get(node.name)
-        if loss_at is None:
-            return False
+        if loss_at is None or (node.config.job.restart_policy == "soft" and not self._worked[node.name]):
+            return False  # one that fails before it has begun to work may do so each time
         since = loss_at - self._failed_at[node.name]
         if surely and loss_at <= self._spawned_at[node.name]:
             return False  # a loss of the world before
@@ -283,6 +287,7 @@ class RestartsCountedOnce(Checker):
             case do.End(do.Result(outcome=Outcome.WORKERS_FAILED)) if config.job.worker_failure == "no-replace":
                 record = self.cluster.store.round
                 over = record is not None and (record.finishing or record.phase is Phase.CLOSED)
+                over |= any(p.leaving and not p.alive for p in node.processes.values())
                 spent = self._most[node.name]
                 self.demand(over or spent >= config.max_restarts, f"{node.name} gave up after {spent} restarts")
                 excused = self._excused(node, surely=True)
@@ -462,6 +467,56 @@ class FinishedStaysFinished(Checker):
         return all(tell.round >= record.number or tell.state is WorkerState.PAUSED for tell in spawn.tell)
 
 
+class WorkIsNotBegunAgain(Checker):
+    """Once a worker has exited 0 because its work was done, no world has newcomers alone, who would begin anew."""
+
+    def __init__(self) -> None:
+        self._through = 0.0
+
+    def worker_died(self, process: Process, exitcode: int, because: str) -> None:
+        if exitcode == 0 and process.leaving and not process.asked and not self._through:
+            self._through = self.cluster.now
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if (
+            before is None
+            or not sealed_anew(before, after)
+            or not self._through
+            or after.settings.restart_policy == "hard"
+        ):
+            return
+        # What was on its way when the first one exited may still be sealed.
+        known = self._through < self.cluster.now - 2 * by.config.beat_interval_s - self.cluster.weather.slow_s[1] - 1.0
+        old = set(lives(before)) & set(lives(after))
+        self.demand(bool(old) or not known, f"in round {after.number} newcomers alone begin what is done")
+
+
+class Converges(Checker):
+    """Worlds in a row in which nobody has worked come ever more slowly, and there are no more than MOST_STEPLESS."""
+
+    MOST, WITHIN_S = 16, 10.0
+
+    def __init__(self) -> None:
+        self._row: list[float] = []
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        record = self.cluster.store.round
+        if isinstance(seen, saw.WorkerSaid) and record is not None and seen.status.worked == record.number > 0:
+            self._row.clear()
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if not sealed_anew(before, after) or after.settings.restart_policy == "hard":
+            return
+        now = self.cluster.now
+        if self._row and now - self._row[-1] >= STOOD_S:
+            self._row.clear()
+        self._row.append(now)
+        count = len(self._row)
+        self.demand(count <= MOST_STEPLESS + 2, f"round {after.number} is the {count}th without a step")
+        apart_s = now - self._row[-self.MOST - 1] if count > self.MOST else self.WITHIN_S
+        self.demand(apart_s >= self.WITHIN_S, f"{self.MOST} worlds without a step in {apart_s:.1f} s")
+
+
 class Ending(Checker):
     """An agent ends once, says so last, and leaves no worker behind; what it says is true."""
 
@@ -528,6 +583,8 @@ def all_checkers() -> list[Checker]:
         OnceEach(),
         SurvivorsFirst(),
         FinishedStaysFinished(),
+        WorkIsNotBegunAgain(),
+        Converges(),
         Ending(),
         WorkerStores(),
         Patient(),

@@ -13,6 +13,7 @@ from typing import Any
 from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.allegiance import Allegiance
+from softrun.agent.convergence import Convergence
 from softrun.agent.crew import Crew, State
 from softrun.agent.engine import Engine
 from softrun.agent.holds import Holds
@@ -279,7 +280,17 @@ def agrees_on_the_least_step() -> list[Patch]:
     return [(rendezvous, "_between_steps", wrong)]
 
 
+def never_waits_for_worlds_to_converge() -> list[Patch]:
+    return [(Convergence, "pace", lambda self, round_, decision, now: decision)]
+
+
+def begins_what_is_done_again() -> list[Patch]:
+    return [(rendezvous, "_survivors", lambda round_, stay: stay)]
+
+
 MUTANTS = (
+    Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
+    Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",), near=2290),
     Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=450),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2800),

@@ -38,6 +38,7 @@ class Process:
     alive: bool = True
     asked: bool = False  # a signal was sent to it
     leaving: bool = False  # its script is through and about to exit 0
+    has_left: bool = False  # it exits 0 although its work is not done
     tells: list[do.Tell] = field(default_factory=list)
     applied: int = 0  # how many of them it has obeyed
     status: WorkerStatus = field(default_factory=WorkerStatus)
@@ -81,6 +82,11 @@ class Process:
         return self.ready_s >= NEVER_S
 
     @property
+    def has_worked(self) -> bool:
+        """It has shown that it works in the world that it was told of last."""
+        return self.last.round in (self.status.worked, self.status.counts)
+
+    @property
     def stalled(self) -> bool:
         return self.hung_since is not None or self.stuck_since is not None
 
@@ -95,6 +101,7 @@ class Workers:
         self._cluster = cluster
         self._steps = Steps(cluster)
         self._any_hung = False  # has one ever?
+        self._whole: set[int] = set()  # worlds that all their workers have come to
 
     def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
         cluster, timing = self._cluster, self._cluster.timing
@@ -157,25 +164,35 @@ class Workers:
             process.applied = max(process.applied, tells)
             if process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells):
                 self._steps.enter(process)
-            self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits)
+            said = {"called": process.last.round} if self._cluster.habits.in_calls else {}
+            self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits, **said)
             here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
             if here and process.status.worked != process.last.round:
-                self._work_soon(process, process.last.round)
+                self._build(process, process.last.round)
             if here and self._any_hung and any(peer.hung_since is not None for peer in self.world(process.last.round)):
                 process.stuck_since = self._cluster.now
 
-    def _work_soon(self, process: Process, number: int) -> None:
-        works_s = self._cluster.draw(self._cluster.timing.worker_works)
-        self._cluster.after(works_s, self._work, process, number)
+    def _build(self, process: Process, number: int) -> None:
+        """It has come to a world."""
+        cluster, builds_s = self._cluster, self._cluster.draw(self._cluster.timing.worker_works)
+        if cluster.chance(cluster.habits.dies_building):
+            cluster.after(builds_s * cluster.rng.random(), self._die_building, process, number)
+        else:
+            cluster.after(builds_s, self._work, process, number)
+
+    def _die_building(self, process: Process, number: int) -> None:
+        if process.works_in(number):
+            self.end(process, 1)
 
     def _work(self, process: Process, number: int) -> None:
         """It has built its groups, unless others of its world are not there yet."""
-        if process.works_in(number) and process.status.worked != number:
-            world = self.world(number)
-            if all(peer.applied == len(peer.tells) and not peer.stalled for peer in world):
-                self.say(process, worked=number)
-            else:
-                self._work_soon(process, number)
+        if not process.works_in(number) or process.hung_since is not None or process.status.worked == number:
+            return
+        if number in self._whole or all(p.applied == len(p.tells) and not p.stalled for p in self.world(number)):
+            self._whole.add(number)
+            self.say(process, worked=number)
+        else:
+            self._cluster.after(0.1, self._work, process, number)
 
     def obey(self, process: Process) -> None:
         """What it was told last, as soon as it has seen it."""
@@ -266,13 +283,24 @@ class Workers:
         """The processes that work in this world."""
         return [p for node in self._cluster.nodes.values() for p in node.processes.values() if p.works_in(number)]
 
-    def finish(self, number: int, within: Range) -> None:
-        """Everybody in this world is through with the script, and exits 0; nobody is before all are there."""
+    def finish(self, number: int, within: Range, but_one: bool = False) -> None:
+        """Everybody in this world is through with the script, and exits 0; nobody is before all are there.
+
+        `but_one`: one of them is killed instead, when the others may be gone.
+        """
         world = self.world(number)
         if any(process.applied < len(process.tells) for process in world):
-            self._cluster.after(0.1, self.finish, number, within)
+            self._cluster.after(0.1, self.finish, number, within, but_one)
             return
+        killed = self._cluster.rng.choice(world) if but_one and len(world) > 1 else None
         for process in world:
-            if not process.asked:
+            if process is killed:
+                self._cluster.after(within[1], self.end, process, -SIGKILL)
+            elif not process.asked:
                 process.leaving = True
-                self._cluster.after(self._cluster.draw(within), self.end, process, 0)
+                self._cluster.after(self._cluster.draw(within), self._be_through, process)
+
+    def _be_through(self, process: Process) -> None:
+        if process.alive and process.status.called:
+            self.say(process, called=0)
+        self.end(process, 0)
