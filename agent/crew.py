@@ -66,6 +66,7 @@ class Slot:
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
+    launch_port: int = 0  # of the worker store that its environment names
     first: int = 0  # the first world that it was told of
     outside: bool = False
     stuck: bool = False
@@ -112,6 +113,8 @@ class Crew:
         """One of them has ended before it was there: the others wait for it in vain."""
         self.missed = 0
         """The last world in which one of them has not been because its work was done."""
+        self.never_asks = False
+        """They take their world from their environment alone: nothing that they are told reaches them."""
         self._given_up: list[Failure | None] = []
 
     # --- what it is like now
@@ -143,9 +146,9 @@ class Crew:
         return [(s.worker.local_rank, s.launch) for s in self._slots if s.state is State.RUNNING and not s.paused]
 
     def has_entered(self) -> bool:
-        """Are all that were told to work in their world by now? Some of them must be."""
+        """Are all that were told to work in their world by now? There must be some; those that ask for none count."""
         at_work = [s for s in self._slots if s.state is State.RUNNING and not s.paused]
-        return bool(at_work) and all(s.applied >= s.named for s in at_work)
+        return bool(at_work) and all(s.applied >= s.named for s in at_work if not self.never_asks)
 
     def outside(self) -> tuple[int, ...]:
         """The local ranks of those that run and have yet to ask for their first world."""
@@ -210,7 +213,7 @@ class Crew:
                     )
                 )
             elif slot.state is State.ABSENT:
-                self._launch(slot)
+                self._launch(slot, info)
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
                 self._miss(slot, world)  # it ended while the world was being made
@@ -232,16 +235,17 @@ class Crew:
         fresh: list[Tell] = []
         for slot in self._slots:
             if slot.state is State.ABSENT:
-                self._launch(slot)
                 slot.info = places[slot.worker]
+                self._launch(slot, slot.info)
                 slot.outside = slot.paused = True
                 fresh.append(self._tell(slot, WorkerState.PAUSED, None, slot.info, expected.number))
         return [Spawn(tuple(fresh), restarts_left)] if fresh else []
 
     @staticmethod
-    def _launch(slot: Slot) -> None:
+    def _launch(slot: Slot, info: WorkerInfo) -> None:
         slot.state = State.RUNNING
         slot.launch += 1
+        slot.launch_port = info.master_port
 
     def hold(self, local_rank: int, step: int | None) -> list[Effect]:
         """Have a worker that works complete no step after this one before it is told more; None: it may go on."""
@@ -394,6 +398,27 @@ class Crew:
 
     def _watched(self) -> list[tuple[Slot, Watch]]:
         return [(s, s.watch) for s in self._slots if s.state is State.RUNNING and s.watch is not None]
+
+    def unasked(self) -> list[tuple[int, int]]:
+        """The local ranks, and launches, of those that run and have asked for no world, while the one that their
+        environment names is not theirs, or no longer."""
+        return [
+            (s.worker.local_rank, s.launch)
+            for s in self._slots
+            if s.state is State.RUNNING
+            and not s.spoke
+            and (s.outside or (s.info is not None and s.info.master_port != s.launch_port))
+        ]
+
+    def uses_store(self, local_rank: int, launch: int, port: int) -> bool:
+        """One that has asked for no world has begun in the one of that worker store. Is it another than its own?"""
+        slot = self._slots[local_rank]
+        if slot.launch != launch or slot.state is not State.RUNNING or slot.spoke:
+            return False
+        return slot.outside or slot.info is None or slot.info.master_port != port
+
+    def has_asked(self) -> bool:
+        return any(s.spoke for s in self._slots)
 
     def silent(self) -> tuple[int, ...]:
         """The local ranks of those that run and have not asked for their world yet: will they ever hear of another?"""

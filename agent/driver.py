@@ -74,6 +74,8 @@ class Driver:
                 self._supervisor.look(local_rank, launch)
             case do.LookAtStep(local_rank, launch):
                 self._supervisor.look_at_step(local_rank, launch)
+            case do.LookForStore(local_rank, launch):
+                self._supervisor.look_for_store(local_rank, launch)
             case do.ShowStacks(local_rank, launch):
                 self._supervisor.show_stacks(local_rank, launch)
             case do.Propose(round_):

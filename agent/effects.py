@@ -116,6 +116,15 @@ class LookAtStep:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForStore:
+    """Look whether the worker, which has asked for no world, is connected to the worker store that its environment
+    names; answer with StoreUsed if it is."""
+
+    local_rank: int
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShowStacks:
     """Have the worker write its Python stacks into its log, if it can; a stopped one is continued for that."""
 
@@ -186,6 +195,7 @@ Effect = (
     | SignalWorker
     | LookAtProgress
     | LookAtStep
+    | LookForStore
     | ShowStacks
     | Note
     | End

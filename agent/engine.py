@@ -40,6 +40,7 @@ from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEven
 
 HOLD_S = 5.0  # for all agents to say which step their workers can reach
 TELLING_S = 0.03  # for all agents and workers to hear of a world
+LOOK_S = 1.0  # between two looks whether workers that ask for no world have begun
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
 _ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
 
@@ -115,6 +116,7 @@ class Engine:
         self._replaces = False  # is a worker to be started in the place of one that failed?
         self._charged = False  # does the restart under way answer a failure of our own?
         self._loss_at: float | None = None  # when a peer was lost last
+        self._look_at: float | None = None  # when to look again whether workers that do not ask have begun
         self._result: Result | None = None
         self._hurry = False  # end as soon as the workers are gone, whoever may still need this agent
         self._hosts_store = False
@@ -164,6 +166,7 @@ class Engine:
             self._stage_deadline(),
             self._store_silent_at(),
             self._leaving.until if self._leaving is not None else None,
+            self._look_at,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -205,6 +208,8 @@ class Engine:
                 self._worker_said(local_rank, launch, status)
             case saw.ProgressSeen(local_rank):
                 self._progress_seen(seen, local_rank)
+            case saw.StoreUsed(local_rank, launch, port):
+                self._store_used(local_rank, launch, port)
             case saw.StepSeen():
                 self._effects += self._holds.seen(seen)
             case saw.Signalled(signum):
@@ -261,7 +266,7 @@ class Engine:
         if round_.number <= self._broken_round:
             return  # its workers failed there: only the next world is of use
         told = self._crew.told
-        if told is not None and self._respond(_trigger(told, round_)) is Response.STOP_MEET_START:
+        if told is not None and self._stops_for(_trigger(told, round_)):
             self._restart(charged=False)
             return
         if told is not None and self._now - self._since >= SILENCE_S:
@@ -334,7 +339,7 @@ class Engine:
 
     def _halt(self) -> None:
         """This world is over and there is no other yet."""
-        if self._respond(Trigger.SCALE_DOWN) is Response.STOP_MEET_START:
+        if self._stops_for(Trigger.SCALE_DOWN):
             self._restart(charged=False)
         else:
             self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN, self._now)
@@ -398,7 +403,23 @@ class Engine:
 
     def _restarts_all(self) -> bool:
         """Does a world of the same members cost all of them their processes?"""
-        return self._respond(Trigger.WORLD_BROKEN) is Response.STOP_MEET_START
+        return self._stops_for(Trigger.WORLD_BROKEN)
+
+    def _stops_for(self, trigger: Trigger) -> bool:
+        """Does this cost the workers their processes? Those that nothing reaches, too, whatever the policy."""
+        return self._crew.never_asks or self._respond(trigger) is Response.STOP_MEET_START
+
+    def _store_used(self, local_rank: int, launch: int, port: int) -> None:
+        """A worker has begun in the world that its environment names, and has not asked for any."""
+        if self.stage in (Stage.WAITING, Stage.WORKING) and self._crew.uses_store(local_rank, launch, port):
+            self._note(
+                f"worker {local_rank} takes its world from its environment alone, and the world is another by now: the "
+                "workers of this node are started again, as they are with each world under --restart_policy hard; a "
+                "script that calls softrun.worlds() or get_worker_info() keeps its processes",
+                warning=not self._crew.never_asks,
+            )
+            self._crew.never_asks = True
+            self._restart(charged=False)
 
     def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
         self._worker_gone(self._crew.exited(local_rank, launch, exitcode))
@@ -627,6 +648,7 @@ class Engine:
             self._fence()
         if self._tenure.expiring(self._now):
             self._end_who_stays()
+        self._look_for_stores()
         self._effects += self._faults.advance(self._now)
         self._effects += self._crew.tick(self._now)
         for failure in self._crew.given_up():
@@ -665,6 +687,15 @@ class Engine:
             case Stage.WORKING | Stage.RESTARTING | Stage.LEAVING | Stage.ENDED:
                 pass
 
+    def _look_for_stores(self) -> None:
+        """Those that have asked for no world may have begun in one that is not theirs."""
+        unasked = [] if self._restarts_all() else self._crew.unasked()
+        if not unasked:
+            self._look_at = None
+        elif self._look_at is None or self._now >= self._look_at:
+            self._look_at = self._now + LOOK_S
+            self._effects += [do.LookForStore(local_rank, launch) for local_rank, launch in unasked]
+
     def _peers(self) -> set[str]:
         """The nodes of the world that the workers were told of last."""
         return {m.node for m in self._crew.told.members} if self._crew.told is not None else set()
@@ -674,7 +705,7 @@ class Engine:
 
         Not where workers show whether they work, and had not begun to: one that fails then may fail each time.
         """
-        if not (self._restarts_all() or self._crew.has_worked()):
+        if self._crew.has_asked() and not (self._restarts_all() or self._crew.has_worked()):
             return False
         return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
 
@@ -702,7 +733,7 @@ class Engine:
         """Is there a world that goes on while somebody is started to join it?"""
         record = self.record
         sealed = record is not None and record.phase is Phase.SEALED and not record.finishing
-        return sealed and self._respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK
+        return sealed and not self._stops_for(Trigger.SCALE_UP)
 
     def _warm_up(self) -> None:
         """Whoever is to join those at work starts outside of their world, so that they need not wait."""

@@ -123,6 +123,15 @@ class StepSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreUsed:
+    """A worker is connected to the worker store that its environment names, at this port; in answer to LookForStore."""
+
+    local_rank: int
+    launch: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Signalled:
     """This agent received a signal that it handles."""
 
@@ -149,6 +158,7 @@ Observation = (
     | WorkerSaid
     | ProgressSeen
     | StepSeen
+    | StoreUsed
     | Signalled
     | Tick
 )

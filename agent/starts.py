@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from softrun.agent.elastic import WorkerSpec, macros
@@ -59,6 +59,13 @@ class Starts:
         args = tuple(macros.substitute(list(self._spec.args), str(local_rank)))
         self._waiting[key] = Start(key, args, env, out, err)
         self._go_on()
+
+    def renew(self, key: Key, env: dict[str, str]) -> bool:
+        """Have it begin with these variables of a newer world; False if its start has begun."""
+        start = self._waiting.get(key)
+        if start is not None:
+            self._waiting[key] = replace(start, env=start.env | env)
+        return start is not None
 
     def cancel(self, key: Key) -> bool:
         """Do not start it; False if that has been begun."""

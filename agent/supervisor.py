@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from softrun.agent import warden
+from softrun.agent.connected import is_connected
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
-from softrun.agent.observations import Observation, ProgressSeen, StepSeen, WorkerExited, WorkerSaid
+from softrun.agent.observations import Observation, ProgressSeen, StepSeen, StoreUsed, WorkerExited, WorkerSaid
 from softrun.agent.processes import Process, is_stopped, signal_group
 from softrun.agent.starts import Key, Starts
 from softrun.agent.warm_start import Template
@@ -96,6 +97,7 @@ class Supervisor:
         self._unreaped: set[Key] = set()  # have ended; how is not known yet
         self._signalled: set[Key] = set()
         self._error_files: dict[Key, str] = {}
+        self._ports: dict[Key, int] = {}  # of the worker stores that their environments name
         self._watcher: DirectoryWatcher | None = None
         # The cleaners of temporary directories leave a locked one alone, however old it is.
         self._lock = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,6 +127,7 @@ class Supervisor:
             channel.write(_event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._mark}
             self._error_files[key] = files.error_files.get(rank, "")
+            self._ports[key] = tell.info.master_port
             self._expected[key] = _Expected(tell, order.restarts_left, [])
             self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
@@ -138,7 +141,10 @@ class Supervisor:
             # A worker that cannot be told of a change must not go on as if there were none.
             logger.warning("worker %d cannot be told of a change and is ended: %s", tell.local_rank, error)
             self.signal(tell.local_rank, tell.launch, signal.SIGKILL)
+        key = (tell.local_rank, tell.launch)
         if tell.state is WorkerState.HEALTHY:
+            if self._starts.renew(key, _event(tell).environment()):
+                self._ports[key] = tell.info.master_port
             self._agent.entered(tell)
         else:
             self._agent.halted()
@@ -156,6 +162,13 @@ class Supervisor:
         progress = channel.read_progress() if channel is not None else None
         step, step_s = (progress.step, progress.step_s) if progress is not None else (None, 0.0)
         self._observe(StepSeen(local_rank, launch, step, step_s))
+
+    def look_for_store(self, local_rank: int, launch: int) -> None:
+        """Answer if the worker, or what it has started, is connected to the store that its environment names."""
+        key = (local_rank, launch)
+        process, port = self._processes.get(key), self._ports.get(key)
+        if process is not None and port is not None and is_connected(process.pid, port):
+            self._observe(StoreUsed(local_rank, launch, port))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
@@ -255,6 +268,7 @@ class Supervisor:
 
     def _reaped(self, key: Key, process: Process, exitcode: int) -> None:
         self._channels.pop(key).remove()
+        self._ports.pop(key, None)
         local_rank, _ = key
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)

@@ -27,6 +27,8 @@ which take so long. Directives:
     worker A/0 stops    it hangs, because a signal has stopped it
     worker A/0 recovers it goes on, and obeys what it was told meanwhile
     never ready A       the workers that A starts outside of a world never ask for one
+    never asks A        the workers of A take their world from their environment alone
+    worker A/0 leaves   it exits 0 in the midst of a call at whose end its peers wait for it
     sigterm A           A's agent gets SIGTERM
     finish              every worker of the world exits 0
 
@@ -177,6 +179,7 @@ class Player:
         self._grace_s = 30.0
         self._last_call_wait_s = 0.0
         self._never_ready: set[str] = set()
+        self._never_asks: set[str] = set()
 
     def play(self, blocks: list[Block]) -> Iterator[list[str]]:
         """The trace of each block."""
@@ -211,6 +214,10 @@ class Player:
                 self.cluster.network.heal()
             case ["worker", name, "exits", code]:
                 self.cluster.workers.end(self._process(name), int(code))
+            case ["worker", name, "leaves"]:
+                process = self._process(name)
+                self.cluster.workers.say(process, called=process.last.round)
+                self.cluster.workers.end(process, 0)
             case ["worker", name, "breaks"]:
                 process = self._process(name)
                 self.cluster.workers.say_broken(process, process.last.round)
@@ -224,6 +231,8 @@ class Player:
                 self.cluster.workers.recover(self._process(name))
             case ["never", "ready", name]:
                 self._never_ready.add(name)
+            case ["never", "asks", name]:
+                self._never_asks.add(name)
             case ["sigterm", name]:
                 self.cluster.deliver(self._node(name), saw.Signalled(15))
             case ["finish"]:
@@ -267,6 +276,7 @@ class Player:
         )
         if name in self._never_ready:
             node.slow_to_ready_s = NEVER_S
+        node.never_asks = name in self._never_asks
         if name == self._host:
             self.cluster.store.host = node
         # One after the other, so that the order in which they are found is the order in which they stand.

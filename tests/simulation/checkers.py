@@ -192,7 +192,7 @@ class SoftSparesTheHealthy(Checker):
             case saw.WorkerExited(local_rank, launch, exitcode) if exitcode != 0 or node.processes[local_rank].failing:
                 process = node.processes[local_rank]
                 grounds.own_failure |= process.launch == launch and process.failed_itself
-            case saw.RecordSeen(Round(phase=Phase.CLOSED)) | saw.Signalled() | saw.StoreLost():
+            case saw.RecordSeen(Round(phase=Phase.CLOSED)) | saw.Signalled() | saw.StoreLost() | saw.StoreUsed():
                 grounds.for_good = True
 
     def effect(self, node: Node, effect: do.Effect) -> None:

@@ -69,6 +69,7 @@ class Node:
     store_cut: bool = False
     slow_to_ready_s: float = 0.0  # how much longer than others its workers take until they ask for a world
     watch_due: bool = False
+    never_asks: bool = False  # its workers take their world from their environment
     tick_at: float | None = None
     ticks: int = 0
     processes: dict[int, Process] = field(default_factory=dict)  # the last of each local rank
@@ -279,6 +280,8 @@ class Cluster:
                 self.workers.look_at(node, local_rank, launch)
             case do.LookAtStep(local_rank, launch):
                 self.workers.look_at_step(node, local_rank, launch)
+            case do.LookForStore(local_rank, launch):
+                self.workers.look_for_store(node, local_rank, launch)
             case do.End(result):
                 node.result = result
                 self.store.leave(node)

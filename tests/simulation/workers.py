@@ -111,6 +111,8 @@ class Workers:
             node.processes[tell.local_rank] = process
             outside = tell.state is WorkerState.PAUSED
             ready_s = cluster.draw(timing.worker_ready if outside else timing.worker_seen)
+            if node.never_asks:
+                continue
             process.ready_s = ready_s + (node.slow_to_ready_s if outside else 0.0)
             cluster.after(process.ready_s, self._obey, process, 1)
 
@@ -120,6 +122,8 @@ class Workers:
             return
         cluster, habits = self._cluster, self._cluster.habits
         process.tells.append(tell)
+        if node.never_asks:
+            return
         self._steps.look(process)
         if self._steps.stays(process):
             return
@@ -213,6 +217,13 @@ class Workers:
         counted = step is not None or process.begun > 1
         step_s = self._cluster.draw(self._cluster.habits.step_s) if counted else 0.0
         self._cluster.after(seen_s, self._cluster.deliver, node, saw.StepSeen(local_rank, launch, step, step_s))
+
+    def look_for_store(self, node: Node, local_rank: int, launch: int) -> None:
+        """One that never asks builds its groups as soon as it runs."""
+        process = node.processes[local_rank]
+        if process.launch == launch and process.alive and node.never_asks:
+            used = saw.StoreUsed(local_rank, launch, process.tells[0].info.master_port)
+            self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), self._cluster.deliver, node, used)
 
     def _freed(self, process: Process) -> None:
         """It got out of what it waited in, and is on its way."""

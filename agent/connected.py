@@ -1,0 +1,53 @@
+"""Whether a worker is connected to its worker store: from outside, since one that asks for no world tells nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_ESTABLISHED = "01"
+
+
+def is_connected(session: int, port: int) -> bool:
+    """Whether a process of this session has a TCP connection to that port, of any host. False where /proc does not say.
+
+    It holds the connection as long as it has the group whose store that is.
+    """
+    with suppress(OSError):
+        inodes = _connections_to(port)
+        return bool(inodes) and any(inodes & _sockets(pid) for pid in _members(session))
+    return False
+
+
+def _connections_to(port: int) -> set[str]:
+    """The inodes of this host's sockets that are connected to a port of that number."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _ESTABLISHED and int(fields[2].rpartition(":")[2], 16) == port:
+                    inodes.add(fields[9])
+    return inodes
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    with suppress(OSError):  # it has ended
+        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
+            with suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115 - likewise
+                if target.startswith("socket:["):
+                    found.add(target[len("socket:[") : -1])
+    return found
+
+
+def _members(session: int) -> list[int]:
+    members = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            with suppress(OSError):
+                if os.getsid(int(name)) == session:
+                    members.append(int(name))
+    return members
