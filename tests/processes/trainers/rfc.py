@@ -31,8 +31,7 @@ while local_attempts < maximum_attempts:
         break
     except Exception as e:
         print(f"rank {worker_info.rank} caught {type(e).__name__}", flush=True)
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
         worker_info = get_worker_info()
         local_attempts += 1
 print(f"reached {step}", flush=True)

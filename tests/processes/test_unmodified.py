@@ -1,0 +1,28 @@
+"""Scripts that know nothing of softrun, under soft: they take their world from their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from local_cluster import LocalCluster, Node
+
+pytestmark = pytest.mark.processes
+Start = Callable[..., Node]
+RECOGNISED = "takes its world from its environment alone"
+
+
+@pytest.mark.parametrize("flags", [(), ("--no_warm_start",)], ids=["warm", "cold"])
+def test_a_node_that_comes_later_is_in_one_world_with_the_others(
+    cluster: LocalCluster, start: Start, flags: tuple[str, ...]
+) -> None:
+    args = ("plain.py", "100000", "0.01", str(cluster.directory / "checkpoint"))
+    nodes = [start("a", *args, nproc=1, flags=flags)]
+    cluster.wait_for_steps(1)
+    nodes.append(start("b", *args, nproc=1, flags=flags))
+    began = cluster.wait_for_steps(2)[0].mono
+    steps = cluster.wait_for_steps(2, after=cluster.steps()[-1].mono)
+    assert {step.world_size for step in steps if step.mono > began} == {2}, "nobody trains in the old world"
+    for node in nodes:
+        assert node.output().count(RECOGNISED) == 1, node.output()
