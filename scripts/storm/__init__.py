@@ -25,13 +25,14 @@ The work ends when all who should be there are at work again, or, in a run that 
 | stop, not continued            | fails                   | the same                | the same                      |
 | exit0                          | has left: the others go on without it, and it is no failure                         |
 
-| a rank fails under | its process        | its node's others  | other nodes | at work again       | its launcher         |
-|--------------------|--------------------|--------------------|-------------|---------------------|----------------------|
-| no-replace         | another one        | another one        | keep theirs | all                 | 0                    |
-| replace            | another one        | keep theirs        | keep theirs | all                 | 0                    |
-| record             | gone               | keep theirs        | keep theirs | all but this        | 0; 1 once all failed |
-| restarts are spent | gone               | gone               | keep theirs | the other nodes     | 1                    |
-| when work is done  | gone, or another   | as under its policy| keep theirs |                     | 0 or 1               |
+| a rank fails under | its process      | its node's others | other nodes | at work again   | its launcher         |
+|--------------------|------------------|-------------------|-------------|-----------------|----------------------|
+| no-replace         | another one      | another one       | keep theirs | all             | 0                    |
+| replace            | another one      | keep theirs       | keep theirs | all             | 0                    |
+| record             | gone             | keep theirs       | keep theirs | all but this    | 0; 1 once all failed |
+| restarts are spent | gone             | gone              | keep theirs | the other nodes | 1                    |
+| when work is done  | gone, or another | as under its      | keep theirs |                 | 0 or 1               |
+|                    |                  | policy            |             |                 |                      |
 
 A failed rank need not come back where a neighbour has left by exit0: then its node has finished.
 
