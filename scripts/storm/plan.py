@@ -7,7 +7,7 @@ reaches its phase, so the phase is exact and nothing is left to a clock.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FAMILIES = ("rfc", "worlds", "wrapper")
 POLICIES = ("no-replace", "replace", "record")
@@ -77,7 +77,7 @@ class Plan:
     policy: str
     max_restarts: int
     hurries: bool
-    """The work ends after its fewest steps, whatever has become of the faults; else when all are back."""
+    """Once all nodes have come the work ends after its fewest steps, whatever the faults; else when all are back."""
     faults: tuple[Fault, ...]
 
     @property
@@ -120,12 +120,8 @@ def draw(seed: int, family: str | None = None) -> Plan:
         faults=(),
     )
     if plan.policy != "record" and rng.random() < 0.1:
-        return _with(plan, _spending(rng, plan), max_restarts=0)
-    return _with(plan, _storm(rng, plan), max_restarts=MANY_RESTARTS)
-
-
-def _with(plan: Plan, faults: list[Fault], max_restarts: int) -> Plan:
-    return Plan(**{**vars(plan), "faults": tuple(faults), "max_restarts": max_restarts})
+        return replace(plan, faults=tuple(_spending(rng, plan)), max_restarts=0)
+    return replace(plan, faults=tuple(_storm(rng, plan)))
 
 
 def _spending(rng: random.Random, plan: Plan) -> list[Fault]:
@@ -180,13 +176,11 @@ def _of_a_node(
     # With c10d the job ends with the node that hosts the store, as it should: no storm is needed to see that.
     hosts = plan.nodes[:1] if plan.store == "c10d" and kind != "newcomer" else ()
     able = [slot for slot in free if slot.node not in hosts]
-    if kind == "newcomer" and before is not None and before.kind == "newcomer":
-        kind = "term"
-        able = [slot for slot in able if slot.node not in plan.nodes[:1]]
-    slot = rng.choice(able) if able else None
-    if slot is None:
+    # One newcomer a job, and only where the job is sure to be there when it comes.
+    in_vain = kind == "newcomer" and (plan.hurries or phase in LATE or (before is not None))
+    if in_vain or not able:
         return [_of_a_rank(rng, rng.choice(free), phase, steps)]
-    return [{"kind": kind, "slot": slot, "phase": phase, "steps": steps, "resumes_s": None}]
+    return [{"kind": kind, "slot": rng.choice(able), "phase": phase, "steps": steps, "resumes_s": None}]
 
 
 def _is_reached(phase: str, plan: Plan, before: Fault | None, *, is_last: bool) -> bool:

@@ -55,6 +55,7 @@ class Run:
             for node in self._plan.nodes:
                 self._start(node)
             if self._plan.hurries:
+                self._watch("not all have come", self._have_come, SETTLE_S)
                 self._let_end()
             self._watch("not all were at work again", self._is_settled, SETTLE_S)
             self._let_end()
@@ -137,6 +138,10 @@ class Run:
         deadline = time.monotonic() + timeout_s
         while not condition() and time.monotonic() < deadline:
             time.sleep(POLL_S)
+
+    def _have_come(self) -> bool:
+        self._look()
+        return {line.slot for line in self._diaries.lines} >= set(self._plan.slots) or self._launchers_ended()
 
     def _is_settled(self) -> bool:
         """Has all struck that can, and are all at work who should be?"""
