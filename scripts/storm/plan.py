@@ -35,7 +35,7 @@ NODE_KINDS = ("term", "agent", "node", "newcomer")
 RESUMES_S = (0.5, 3.0, None)
 """After how long a stopped process is continued: before a timeout, between the two, never."""
 
-SOFT_TIMEOUT_S, HARD_TIMEOUT_S = 2, 4
+SOFT_TIMEOUT_S, HARD_TIMEOUT_S = 2, 5
 NEWCOMER = "n"
 MANY_RESTARTS = 50
 

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from local_cluster import LocalCluster, free_port, listens, send, softrun_command
@@ -28,6 +27,7 @@ SETTLE_S = 60.0  # for all to be at work again, after what has struck last
 END_S = 60.0  # for all to end, after the work may
 GONE_S = 5.0
 SETTLED_STEPS = 2
+TOLD_CHARACTERS = 200_000  # of a log: a world that begins time and again writes millions
 
 
 class StoppedError(Exception):
@@ -232,9 +232,11 @@ def tell(directory: Path) -> str:
     diaries.read()
     parts = [f"--- diaries\n{_told(diaries.lines)}"]
     for path in sorted((*directory.glob("*.log"), *directory.glob("diary/*.stacks"))):
-        with suppress(OSError):
-            if text := path.read_text(errors="replace"):
-                parts.append(f"--- {path.name}\n{text}")
+        text = path.read_text(errors="replace")
+        if len(text) > TOLD_CHARACTERS:
+            text = f"{text[: TOLD_CHARACTERS // 2]}\n…\n{text[-TOLD_CHARACTERS // 2 :]}"
+        if text:
+            parts.append(f"--- {path.name}\n{text}")
     return "\n".join(parts)
 
 

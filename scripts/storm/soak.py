@@ -17,7 +17,6 @@ from statistics import median
 
 from local_etcd import LocalEtcd
 from storm.checkers import complaints, healthy_lost
-from storm.evidence import Evidence
 from storm.plan import Plan
 from storm.run import Run, StoppedError, tell
 
@@ -26,6 +25,8 @@ from storm.run import Run, StoppedError, tell
 class Verdict:
     plan: Plan
     complaints: tuple[str, ...]
+    story: str = ""
+    """Of a run that failed: all that it has left to read."""
     faults: int = 0
     rounds: int = 0
     lost: int = 0
@@ -36,15 +37,16 @@ class Verdict:
         return f"scripts/soak --real --replay {self.plan.seed} --family {self.plan.family}"
 
 
-def judge(run: Evidence) -> Verdict:
-    faults = len(run.struck)
-    return Verdict(run.plan, tuple(complaints(run)), faults, run.rounds, len(healthy_lost(run)), run.took_s)
-
-
 def run_plan(plan: Plan, directory: Path, etcd: str | None, stop: threading.Event | None = None) -> Verdict:
     """Run it in a new directory below this one, whose name is the job's."""
     own = Path(tempfile.mkdtemp(prefix=f"{plan.family}-{plan.seed}-", dir=directory))
-    return judge(Run(plan, own, etcd, stop).run())
+    try:
+        run = Run(plan, own, etcd, stop).run()
+        said = tuple(complaints(run))
+        story = tell(own) if said else ""
+        return Verdict(plan, said, story, len(run.struck), run.rounds, len(healthy_lost(run)), run.took_s)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def soak(plans: list[Plan], jobs: int) -> int:
@@ -56,7 +58,7 @@ def soak(plans: list[Plan], jobs: int) -> int:
             verdicts.append(verdict)
             if verdict.complaints:
                 print(f"{verdict.plan}\n  " + "\n  ".join(verdict.complaints), flush=True)
-                print(f"  replay it: {verdict.replay}", flush=True)
+                print(f"  replay it: {verdict.replay}\n  its story: {_keep(verdict)}", flush=True)
     print("\n".join(table(verdicts)))
     failed = sum(bool(verdict.complaints) for verdict in verdicts)
     print(f"{len(verdicts)} runs in {time.monotonic() - began:.0f} s, {failed} failed")
@@ -67,13 +69,22 @@ def replay(plan: Plan) -> int:
     """Run it once and tell everything."""
     print(plan, flush=True)
     with _workplace([plan]) as (directory, etcd):
-        verdict = run_plan(plan, directory, etcd)
-        [own] = directory.glob(f"{plan.family}-*")
-        kept = Path(tempfile.mkdtemp(prefix="softrun-storm-"))
-        shutil.copytree(own, kept, dirs_exist_ok=True, ignore=lambda folder, _: [] if folder == str(own) else ["tmp"])
+        own = directory / f"{plan.family}-{plan.seed}"
+        own.mkdir()
+        said = complaints(Run(plan, own, etcd).run())
         print(tell(own))
-    print("\n".join(verdict.complaints) or "all is well", f"\nthe logs are in {kept}")
-    return 1 if verdict.complaints else 0
+        print("\n".join(said) or "all is well")
+        kept = Path(tempfile.mkdtemp(prefix="softrun-storm-")) / own.name
+        shutil.copytree(own, kept, ignore=shutil.ignore_patterns("channels", "tmp"))
+        print(f"the logs are in {kept}")
+    return 1 if said else 0
+
+
+def _keep(verdict: Verdict) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="softrun-storm-"))
+    story = directory / f"{verdict.plan.family}-{verdict.plan.seed}.txt"
+    story.write_text(f"{verdict.plan}\n{verdict.story}\n" + "\n".join(verdict.complaints) + "\n")
+    return story
 
 
 @contextmanager
