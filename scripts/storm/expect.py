@@ -1,0 +1,90 @@
+"""How a run should end, by what has struck: the table in `storm`, as functions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storm.plan import ENDING, HARD_TIMEOUT_S, LATE, NEWCOMER, Fault, Plan, Slot
+
+LEAVES_ITS_NODE = ("term", "agent", "node")
+
+
+def fails(fault: Fault, plan: Plan) -> bool:
+    """Does its process end by it, as a failure?"""
+    match fault.kind:
+        case "exception":
+            return _raises_out(fault.phase, plan.family)
+        case "hang":
+            # The wrapper interrupts a sleep, wherever it restarts; nothing else does.
+            return plan.family != "wrapper" or fault.phase in ("start", "atomic", "health", "completion")
+        case "stop":
+            return fault.resumes_s is None or fault.resumes_s > HARD_TIMEOUT_S
+        case _:
+            return fault.kind in ENDING
+
+
+def _raises_out(phase: str, family: str) -> bool:
+    """Does nobody catch what is raised there?"""
+    match family:
+        case "rfc":
+            return phase in ("start", "completion")
+        case "worlds":
+            return True
+        case _:
+            return phase in ("start", "health")
+
+
+def lost_nodes(struck: Sequence[Fault], plan: Plan) -> set[str]:
+    """Nodes that are gone for good."""
+    gone = {fault.slot.node for fault in struck if fault.kind in LEAVES_ITS_NODE}
+    if plan.max_restarts == 0:
+        gone |= {fault.slot.node for fault in struck if fails(fault, plan)}
+    return gone
+
+
+def may_lose_process(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
+    """Slots whose process a fault, or the policy's answer to it, may end. All others are healthy."""
+    failed = [fault for fault in struck if fails(fault, plan)]
+    ended = {fault.slot for fault in (*failed, *(f for f in struck if f.kind == "exit0"))}
+    nodes = lost_nodes(struck, plan)
+    if plan.policy == "no-replace":
+        nodes |= {fault.slot.node for fault in failed}
+    return ended | {slot for slot in plan.slots if slot.node in nodes}
+
+
+def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
+    """Slots that must have a process at work once the faults are over."""
+    slots = set(plan.slots)
+    if any(fault.kind == "newcomer" for fault in struck):
+        slots |= {Slot(NEWCOMER, rank) for rank in range(plan.ranks)}
+    left = {fault.slot for fault in struck if fault.kind == "exit0"}
+    # Where one has finished, a failed neighbour need not be started again.
+    finished = {slot.node for slot in left}
+    failed = {fault.slot for fault in struck if fails(fault, plan)}
+    gone = failed if plan.policy == "record" else {slot for slot in failed if slot.node in finished}
+    if plan.policy == "no-replace":
+        gone = {slot for slot in slots if slot.node in {one.node for one in gone}}
+    lost = lost_nodes(struck, plan)
+    return {slot for slot in slots - left - gone if slot.node not in lost}
+
+
+def exit_codes(node: str, struck: Sequence[Fault], plan: Plan) -> set[int]:
+    """What the launcher of this node may end with."""
+    own = [fault for fault in struck if fault.slot.node == node and fault.kind != "newcomer"]
+    if any(fault.kind in ("agent", "node") for fault in own):
+        return {-9} if not plan.hurries else {-9, 0}
+    late = plan.hurries or any(fault.phase in LATE for fault in struck)
+    failed = [fault for fault in own if fails(fault, plan)]
+    if any(fault.kind == "term" for fault in own):
+        return {0, 1} if late else {1}
+    if node == NEWCOMER:
+        return {0, 1} if late else {0}
+    if failed and late:
+        return {0, 1}  # the others may have been done before it could come back
+    if failed and (plan.max_restarts == 0 or _all_have_failed(failed, plan)):
+        return {1}
+    return {0}
+
+
+def _all_have_failed(failed: Sequence[Fault], plan: Plan) -> bool:
+    return plan.policy == "record" and len({fault.slot for fault in failed}) == plan.ranks
