@@ -659,6 +659,8 @@ class Engine:
 
     def _allow_on(self) -> None:
         """How long the workers may go on without another word of this agent."""
+        if self.stage is Stage.ENDED:
+            return
         if any(isinstance(effect, do.Say) for effect in self._effects):
             self._allowance.said(self._now)
         told = self._crew.told
