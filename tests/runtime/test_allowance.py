@@ -55,8 +55,8 @@ print("asks")
 while get_worker_event().worker_state.value == "HEALTHY":
     pass
 print("paused")
-get_worker_info().get_pg_parameters()
-print("and in", get_worker_event().round)
+get_worker_info()
+print("goes on in", get_worker_event().round)
 """
 
 
@@ -158,5 +158,5 @@ def test_who_looks_at_the_event_waits_and_is_paused(agent: FakeAgent) -> None:
     assert "paused" not in worker.output
     speak([worker])
     worker.says("paused")
-    agent.form([worker])
-    worker.says("and in 2")
+    worker.says("goes on in 1")
+    assert worker.ends() == 0, "it has used no group, so its world is as good as before"
