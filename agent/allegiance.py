@@ -83,6 +83,10 @@ class Allegiance:
             self._link_up = False
             self._redial_at = self._now + self._interval_s / 4
 
+    def heeds(self, node: str) -> bool:
+        """Is it the leader, or somebody that this agent leads?"""
+        return self._following in (None, node)
+
     def judge_by_leases(self) -> None:
         """The store has leases: silence alone proves nothing."""
         self._liveness.leased = True

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import signal
 import sys
 import traceback
 import uuid
@@ -35,9 +36,14 @@ def main(argv: list[str]) -> int:
     """Run the launcher; returns its exit code. Every error but a worker's own is one line on standard error."""
     debug = os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
     _log_to_stderr(debug)
-    with _template(argv):
-        _quieten_torch()
-        return _report(argv, debug)
+    try:
+        with _template(argv):
+            _quieten_torch()
+            return _report(argv, debug)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+        raise
 
 
 def _report(argv: list[str], debug: bool) -> int:
@@ -62,6 +68,8 @@ def _run(argv: list[str]) -> None:
 
     job = parse(argv)
     give_back_memory()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the entry's: from here on something is to be ended in order
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     launch_agent(*job)
 
 

@@ -59,6 +59,8 @@ class Driver:
             timeout = None if deadline is None else max(0.0, deadline - self._clock())
             for key, mask in self._selector.select(timeout):
                 key.data(mask)
+            self._links.sweep()
+            self._supervisor.listen()
             if deadline is not None and self._clock() >= deadline:
                 self._mailbox.put(Tick())
 
@@ -78,6 +80,8 @@ class Driver:
                 self._supervisor.look_for_store(local_rank, launch)
             case do.ShowStacks(local_rank, launch):
                 self._supervisor.show_stacks(local_rank, launch)
+            case do.Allow(hold_at, leave_at):
+                self._supervisor.allow(hold_at, leave_at)
             case do.Propose(round_):
                 self._store.propose(round_)
             case do.BeatAsLeader():

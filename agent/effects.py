@@ -132,6 +132,15 @@ class ShowStacks:
     launch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Let the workers, those to come as well, work until `hold_at` without another word, and be in their world until
+    `leave_at`; 0 for no bound."""
+
+    hold_at: float
+    leave_at: float
+
+
 class Outcome(Enum):
     SUCCEEDED = "SUCCEEDED"
     WORKERS_FAILED = "WORKERS_FAILED"
@@ -197,6 +206,7 @@ Effect = (
     | LookAtStep
     | LookForStore
     | ShowStacks
+    | Allow
     | Note
     | End
 )

@@ -28,6 +28,7 @@ from softrun.agent import effects as do
 from softrun.agent import observations as saw
 from softrun.agent import ranks, rendezvous
 from softrun.agent.allegiance import Allegiance
+from softrun.agent.allowance import Allowance
 from softrun.agent.crew import SIGKILL, SIGTERM, Crew
 from softrun.agent.effects import Effect, Outcome, Result
 from softrun.agent.faults import Faults, Finding
@@ -136,6 +137,7 @@ class Engine:
             converges=pauses,
         )
         self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
+        self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
         self._last_report: Report | None = None
 
     # --- the interface
@@ -152,6 +154,7 @@ class Engine:
         self._advance()
         if self._store_asked_at is None and any(isinstance(effect, _ASKS_THE_STORE) for effect in self._effects):
             self._store_asked_at = now
+        self._allow_on()
         return self._effects
 
     def deadline(self) -> float | None:
@@ -188,6 +191,7 @@ class Engine:
                 self._store_lost(reason)
             case saw.LeaderBeatSeen(count):
                 self._store_asked_at = None
+                self._allowance.heard(self._now)
                 self._allegiance.leader_beats(count, self.record, self._report())
             case saw.LeaseRenewed(until, term, granted_s):
                 self._lease_renewed(until, term, granted_s)
@@ -199,6 +203,8 @@ class Engine:
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
             case saw.Heard(node, message):
+                if self._allegiance.heeds(node):
+                    self._allowance.heard(self._now)
                 self._effects += self._allegiance.hear(node, message, self._report())
             case saw.WorkerStoreOpened(port):
                 self._allegiance.leadership.lend(Address(self._config.host, port))
@@ -695,6 +701,15 @@ class Engine:
         elif self._look_at is None or self._now >= self._look_at:
             self._look_at = self._now + LOOK_S
             self._effects += [do.LookForStore(local_rank, launch) for local_rank, launch in unasked]
+
+    def _allow_on(self) -> None:
+        """How long the workers may go on without another word of this agent."""
+        if self.stage is Stage.ENDED:
+            return
+        if any(isinstance(effect, do.Say) for effect in self._effects):
+            self._allowance.said(self._now)
+        told = self._crew.told
+        self._effects += self._allowance.advance(told is None or len(told.members) == 1, self._tenure)
 
     def _peers(self) -> set[str]:
         """The nodes of the world that the workers were told of last."""

@@ -9,7 +9,7 @@ The member dials, the leader accepts. Every line is one JSON document, at most `
 The kernel closes the sockets of a process that dies, so a link is also the quickest proof of death there is. Since a
 link may break for other reasons, a broken one is checked by dialling the peer's listener once more: refused, or
 answered by somebody else, means that the process is gone; answered as before means that only the link was lost;
-silence proves nothing, and is left to the missed beats.
+silence, which is waited out for `PROBE_S`, proves nothing, and is left to the missed beats.
 
 Nothing here blocks, unless a node's address is a name and the name service is slow: sockets are non-blocking and owned
 by the driver's selector.
@@ -36,6 +36,8 @@ from softrun.agent.observations import Heard, LinkDown, LinkUp, Observation
 
 MAX_LINE = 1 << 20
 MAX_UNSENT = 8 << 20
+PROBE_S = 5.0
+ACCEPT_AGAIN_S = 0.1  # after the descriptors have run out
 _PROBES = 20  # a dying process may still accept for a moment; each try takes one loop of the driver
 
 logger = logging.getLogger("softrun.links")
@@ -66,12 +68,16 @@ class Links:
         node: str,
         host: str,
         observe: Callable[[Observation], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._selector = selector
         self._job = job
         self._node = node
         self._host = host
         self._observe = observe
+        self._clock = clock
+        self._probes: dict[_Connection, float] = {}  # until when they are waited for
+        self._accept_at: float | None = None  # when there may be descriptors again
         self._dialled: dict[str, _Connection] = {}
         self._accepted: dict[str, _Connection] = {}
         self._open: set[_Connection] = set()
@@ -109,6 +115,15 @@ class Links:
         for connection in targets:
             self._send(connection, line)
 
+    def sweep(self) -> None:
+        """Do what time alone asks for. Call it whenever the loop wakes."""
+        now = self._clock()
+        for connection in [probe for probe, until in self._probes.items() if now >= until]:
+            self._lost(connection, errno.ETIMEDOUT)
+        if self._accept_at is not None and now >= self._accept_at:
+            self._accept_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
     def close(self, flush_s: float = 1.0) -> None:
         """Send what is unsent, then close everything."""
         for connection in list(self._open):
@@ -119,7 +134,8 @@ class Links:
                 except OSError:
                     pass  # the peer will find out by itself
             self._drop(connection)
-        self._selector.unregister(self._listener)
+        if self._accept_at is None:
+            self._selector.unregister(self._listener)
         self._listener.close()
 
     # --- sockets
@@ -132,7 +148,9 @@ class Links:
                 return
             except OSError as error:
                 logger.warning("a link could not be accepted: %s", error)
-                time.sleep(0.1)  # out of descriptors: the listener stays readable, and nothing better can be done
+                # Out of descriptors: the listener would stay readable, and keep the loop from everything else.
+                self._selector.unregister(self._listener)
+                self._accept_at = self._clock() + ACCEPT_AGAIN_S
                 return
             self._add(_Connection(sock, self._accepted_line, self._accepted_closed))
 
@@ -161,6 +179,7 @@ class Links:
     def _drop(self, connection: _Connection) -> None:
         if connection in self._open:
             self._open.discard(connection)
+            self._probes.pop(connection, None)
             self._selector.unregister(connection.sock)
             connection.sock.close()
 
@@ -299,6 +318,7 @@ class Links:
 
         connection = self._connect(address, answered, closed)
         connection.node = node
+        self._probes[connection] = self._clock() + PROBE_S
         self._send(connection, _line(self._greeting(node, probe=True)))
 
 

@@ -216,6 +216,16 @@ def signal_group(pid: int, signum: int) -> None:
             os.kill(pid, signum)  # it has not made its session yet
 
 
+def signal_main_thread(pid: int, signum: int) -> None:
+    """Signal that thread of the process, where its system knows how to: else any; one that has ended is no error."""
+    to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
+    with suppress(ProcessLookupError, PermissionError):
+        if to_thread is None:
+            os.kill(pid, signum)
+        else:
+            to_thread(pid, pid, signum)
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process. One that is being debugged is not meant."""
     with suppress(OSError):

@@ -24,8 +24,8 @@ from softrun.agent import warden
 from softrun.agent.connected import is_connected
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
-from softrun.agent.observations import Observation, ProgressSeen, StepSeen, StoreUsed, WorkerExited, WorkerSaid
-from softrun.agent.processes import Process, is_stopped, signal_group
+from softrun.agent.observations import Observation, ProgressSeen, StepSeen, StoreUsed, Tick, WorkerExited, WorkerSaid
+from softrun.agent.processes import Process, is_stopped, signal_group, signal_main_thread
 from softrun.agent.starts import Key, Starts
 from softrun.agent.warm_start import Template
 from softrun.agent.worker_logs import WorkerLogs
@@ -96,6 +96,7 @@ class Supervisor:
         self._failed: dict[int, ProcessFailure] = {}  # by local rank, in the order in which they ended
         self._unreaped: set[Key] = set()  # have ended; how is not known yet
         self._signalled: set[Key] = set()
+        self._allowed = (0.0, 0.0)
         self._error_files: dict[Key, str] = {}
         self._ports: dict[Key, int] = {}  # of the worker stores that their environments name
         self._watcher: DirectoryWatcher | None = None
@@ -122,8 +123,10 @@ class Supervisor:
         files = self._logs.open(environments, set(told))
         for tell in order.tell:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
+            self._directory.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
             channel = EventWriter.create(self._directory / f"worker-{rank}-{tell.launch}")
             self._channels[key] = channel
+            channel.allow(*self._allowed)
             channel.write(_event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._mark}
             self._error_files[key] = files.error_files.get(rank, "")
@@ -173,10 +176,22 @@ class Supervisor:
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
         channel = self._channels.get((local_rank, launch))
-        progress = channel.read_progress() if channel is not None else None
-        if progress is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(progress.pid, STACKS_SIGNAL)
+        pid = channel.ask_for_stacks() if channel is not None else None
+        if pid is not None:
+            signal_main_thread(pid, STACKS_SIGNAL)
+
+    def allow(self, hold_at: float, leave_at: float) -> None:
+        """Let the workers, those to come as well, work on for so long without another word."""
+        self._allowed = (hold_at, leave_at)
+        for channel in self._channels.values():
+            channel.allow(*self._allowed)
+
+    def listen(self) -> None:
+        """Take in what workers have said. Called whenever the driver wakes, since a worker may not be able to ring."""
+        for key, channel in self._channels.items():
+            status = channel.news()
+            if status is not None:
+                self._observe(WorkerSaid(*key, status))
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
         key = (local_rank, launch)
@@ -288,14 +303,17 @@ class Supervisor:
     # --- what workers say
 
     def _rung(self, bell: Path) -> None:
-        """In the watcher's thread."""
+        """In the watcher's thread: wakes the driver, which listens then."""
         _, _, key = bell.stem.partition("-")
         rank, _, launch = key.partition("-")
         if bell.suffix != BELL or not (rank.isdigit() and launch.isdigit()):
             return
         channel = self._channels.get((int(rank), int(launch)))
-        status = channel.read_status() if channel is not None else None
-        if status is not None:
+        if channel is None:
+            return
+        if channel.shares_memory:
+            self._post(Tick())
+        elif (status := channel.read_status()) is not None:
             self._post(WorkerSaid(int(rank), int(launch), status))
 
     # --- the warden

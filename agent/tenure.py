@@ -41,6 +41,11 @@ class Tenure:
         """Is it certain that nobody takes this agent for dead because of its lease?"""
         return now < self._until - self._margin_s
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Until when it is sure, and when the workers must be gone, unless it is renewed before."""
+        return self._until - self._margin_s, self._until - self._last_s
+
     def due(self, now: float) -> bool:
         """Is it time to ask for a renewal? Once asked for, it is due again after as long."""
         if self._renew_at is None or now < self._renew_at:

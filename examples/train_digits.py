@@ -2,6 +2,8 @@
 
     python -m softrun --restart_policy soft --nproc_per_node 4 examples/train_digits.py
 
+It needs scikit-learn, for the digits. That brings numpy, without which torch cannot broadcast objects.
+
 Kill a worker while it runs: the others keep their process and go on at once, and the replacement gets from rank 0
 what it missed.
 """

@@ -4,7 +4,7 @@
         event-0000000001.json                           mode 0600, at most 1 MiB
         event-0000000002.json
         status.json
-        progress                                        56 bytes of memory that both ends share
+        page                                            memory that both ends share
     <root>/<its name>.said                              the worker's bell
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
@@ -19,10 +19,16 @@ Who reads.    Events: the worker, in order of their numbers; the last one holds.
               it then sees the events that are still there. The status: the agent, which sees the newest only.
 Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
 
-The progress is made by the agent and mapped into the memory of both ends (`softrun.runtime.progress`). There the worker
-shows that it goes on, and the agent the number of its newest event: a worker may look for one after each step.
+The page is made by the agent and mapped into the memory of both ends (`softrun.runtime.page`). There the worker shows
+that it goes on, and the agent the number of its newest event: a worker may look for one after each step. It has the
+newest event and the status as well. The status is read there, and an event where its file is not to be had: a disk that
+is full and a cleaner of temporary files cost nobody anything, but that they are woken a little later, by the beats of
+the worker's progress and of the agent. Where memory cannot be shared the files are all that there is.
 
-Each other file is {"version": 3, "event": {...}} or {"version": 3, "status": {...}}. Unknown fields are passed over. A
+The worker's part is one process's, which has claimed the page (`softrun.runtime.ownership`). Its children inherit
+SOFTRUN_CHANNEL, and may read what the worker is told.
+
+Each other file is {"version": 4, "event": {...}} or {"version": 4, "status": {...}}. Unknown fields are passed over. A
 higher version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
@@ -42,18 +48,20 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from softrun.runtime.allowance import allow
 from softrun.runtime.directory import BELL, MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
 from softrun.runtime.events import WorkerEvent, WorkerStatus
-from softrun.runtime.progress import SIZE as PROGRESS_BYTES
-from softrun.runtime.progress import LastProgress, NewestEvent, read_progress
+from softrun.runtime.ownership import claim, claimant, is_running
+from softrun.runtime.page import EVENT, OWNER, SHOWS, VERSION, Page
+from softrun.runtime.page import SIZE as PAGE_BYTES
+from softrun.runtime.progress import LastProgress, read_progress
 
 __all__ = ["BELL", "ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
 
 ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
 KEPT = 16
 STATUS = "status.json"
-PROGRESS = "progress"
-VERSION = 3
+PAGE = "page"
 
 _EVENT_NAME = re.compile(r"event-(\d{10})\.json")
 _Message = TypeVar("_Message", bound=BaseModel)
@@ -80,13 +88,14 @@ class EventWriter:
     """The agent's end of one channel."""
 
     def __init__(self, directory: PrivateDirectory) -> None:
-        directory.replace(PROGRESS, bytes(PROGRESS_BYTES))
+        directory.replace(PAGE, bytes(PAGE_BYTES))
+        directory.ring()  # while there is room for a bell
         self._directory = directory
-        self._progress = directory.share(PROGRESS, PROGRESS_BYTES)
-        self._newest = NewestEvent(self._progress) if self._progress is not None else None
+        self._page = _shared(directory)
         self._written = 0
         self._oldest = 1
-        self._warned = False
+        self._heard = 0  # the number of the last status that was news
+        self._warned: set[str] = set()
 
     @classmethod
     def create(cls, directory: Path) -> EventWriter:
@@ -103,30 +112,67 @@ class EventWriter:
 
         After a ChannelError nothing was sent and no number was spent: the same event can be written again.
         """
-        numbered = event.model_copy(update={"sequence": self._written + 1})
-        self._directory.replace(_event_name(numbered.sequence), _encode("event", numbered))
-        self._written = numbered.sequence
-        if self._newest is not None:
-            self._newest.set(numbered.sequence)
+        number = self._written + 1
+        numbered = event.model_copy(update={"sequence": number})
+        content = _encode("event", numbered)
+        kept = self._page is not None and self._page.told.put(number, content)
+        try:
+            self._directory.replace(_event_name(number), content)
+        except ChannelError as error:
+            if not kept:
+                raise
+            self._warn("event", f"a worker is told through memory alone: {error}")
+        if self._page is not None:
+            self._page.words[EVENT] = number
+        self._written = number
         while self._oldest <= self._written - KEPT:
             self._directory.discard(_event_name(self._oldest))
             self._oldest += 1
         return numbered
 
+    @property
+    def shares_memory(self) -> bool:
+        return self._page is not None
+
     def read_status(self) -> WorkerStatus | None:
         """What the worker last told; None if it has told nothing yet, or nothing that can be understood."""
         try:
-            content = self._directory.read(STATUS)
+            content = self._page.said.get(0) if self._page is not None else None
+            if content is None:
+                content = self._directory.read(STATUS)
             return None if content is None else _decode(content, "status", WorkerStatus, self.path / STATUS)
         except ChannelError as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("a worker's status is passed over: %s", error)
+            self._warn("status", f"a worker's status is passed over: {error}")
             return None
+
+    def news(self) -> WorkerStatus | None:
+        """The status, if the worker has told another one since the last call, and memory is shared."""
+        if self._page is None or (number := self._page.said.number) == self._heard:
+            return None
+        self._heard = number
+        return self.read_status()
 
     def read_progress(self) -> LastProgress | None:
         """What the worker shows of its progress; None if it shows none."""
-        return read_progress(self._progress[:]) if self._progress is not None else None
+        return read_progress(self._page) if self._page is not None else None
+
+    def ask_for_stacks(self) -> int | None:
+        """Have the worker show the stacks of its threads, but the main one; returns the process, if it can do that."""
+        if self._page is None or not self._page.is_in_use or not is_running(self._page.words[OWNER]):
+            return None
+        self._page.words[SHOWS] += 1
+        return claimant(self._page.words[OWNER])
+
+    def allow(self, hold_at_s: float, leave_at_s: float) -> None:
+        """Let the worker work on for so long without another word: times by CLOCK_MONOTONIC, 0 for no bound."""
+        if self._page is not None:
+            allow(self._page, hold_at_s, leave_at_s)
+
+    def _warn(self, about: str, text: str) -> None:
+        """Once in the life of the channel."""
+        if about not in self._warned:
+            self._warned.add(about)
+            _log.warning(text)
 
     def remove(self) -> None:
         """Remove the directory and the channel's own files in it. Foreign files stay, and so does their directory."""
@@ -149,17 +195,66 @@ class EventReader:
     def __init__(self, directory: Path) -> None:
         self._directory = PrivateDirectory(directory)
         self._seen = 0
-        self.progress = self._directory.share(PROGRESS, PROGRESS_BYTES)
-        """Memory that the agent reads; None where it cannot be shared."""
-        self._newest = NewestEvent(self.progress) if self.progress is not None else None
+        self._claim: int | None = None
+        self._warned = False
+        self.page = _shared(self._directory)
+        """None where memory cannot be shared."""
 
     def may_follow(self, event: WorkerEvent) -> bool:
         """Whether there may be a later event than this one. Makes no system call where memory can be shared."""
-        return self._newest is None or self._newest.is_not(event.sequence)
+        return self.page is None or self.page.words[EVENT] != event.sequence
 
     def poll(self) -> list[WorkerEvent]:
-        """The events since the last poll, in order. Costs a few microseconds when there are none."""
+        """The events since the last poll, in order. Costs a few microseconds when there are none.
+
+        One whose file is not to be had is passed over, unless it is the newest.
+        """
         events: list[WorkerEvent] = []
+        sent = self.page.words[EVENT] if self.page is not None else 0
+        failure: ChannelError | None = None
+        try:
+            self._read_files(events)
+        except ChannelError as error:
+            failure = error
+        if self.page is not None and sent > self._seen and (content := self.page.told.get(self._seen)) is not None:
+            events.append(event := _decode(content, "event", WorkerEvent, self._directory.path / PAGE))
+            self._seen = event.sequence
+        elif failure is not None and not events:
+            raise failure
+        return events
+
+    def claim(self) -> bool:
+        """Claim the worker's part of the channel for this process. False: another process is the worker."""
+        if not self.is_worker and (self.page is None or claim(self.page)):
+            self._claim = self.page.words[OWNER] if self.page is not None else os.getpid()
+        return self.is_worker
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process has claimed the channel, and no other since."""
+        return self._claim is not None and (self.page is None or self.page.words[OWNER] == self._claim)
+
+    @property
+    def worker(self) -> int:
+        """The id of the process that has claimed the channel; 0 where nobody has."""
+        return claimant(self.page.words[OWNER]) if self.page is not None else 0
+
+    def write_status(self, status: WorkerStatus) -> None:
+        """Tell the agent, as the worker. After a ChannelError it was not told."""
+        content = _encode("status", status)
+        said = self.page.said if self.page is not None else None
+        told = said is not None and said.put(said.number + 1, content)
+        try:
+            self._directory.replace(STATUS, content)
+            self._directory.ring()
+        except ChannelError as error:
+            if not told:
+                raise
+            if not self._warned:
+                self._warned = True
+                _log.warning("the agent is told through memory alone: %s", error)
+
+    def _read_files(self, events: list[WorkerEvent]) -> None:
         while (number := self._next()) is not None:
             try:
                 event = self._load(number)
@@ -170,11 +265,6 @@ class EventReader:
             if event is not None:  # None: pruned since _next saw it; there are later ones
                 self._seen = number
                 events.append(event)
-        return events
-
-    def write_status(self, status: WorkerStatus) -> None:
-        self._directory.replace(STATUS, _encode("status", status))
-        self._directory.ring()
 
     def _next(self) -> int | None:
         if self._seen:
@@ -197,13 +287,18 @@ class EventReader:
         return event
 
 
+def _shared(directory: PrivateDirectory) -> Page | None:
+    memory = directory.share(PAGE, PAGE_BYTES)
+    return Page(memory) if memory is not None else None
+
+
 def _event_name(number: int) -> str:
     return f"event-{number:010d}.json"
 
 
 def _is_ours(name: str) -> bool:
     published = name.removeprefix(".").removesuffix(".new")
-    return published in (STATUS, PROGRESS) or _EVENT_NAME.fullmatch(published) is not None
+    return published in (STATUS, PAGE) or _EVENT_NAME.fullmatch(published) is not None
 
 
 def _is_writable_directory(path: str) -> bool:

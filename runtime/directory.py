@@ -72,7 +72,10 @@ class PrivateDirectory:
     def names(self) -> list[str]:
         """What is in the directory now, sorted."""
         # Opened afresh: a descriptor shared with another thread or a forked child shares its read position too.
-        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._fd)
+        try:
+            listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._fd)
+        except FileNotFoundError:  # somebody has removed it
+            return []
         try:
             with os.scandir(listing) as entries:
                 return sorted(entry.name for entry in entries)
@@ -152,15 +155,11 @@ class PrivateDirectory:
     def ring(self) -> None:
         """Wake who watches the directory that this one is in."""
         try:
-            fd = os.open(
-                self.bell,
-                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK,
-                0o600,
-            )
+            fd = os.open(self.bell, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
-                os.write(fd, b".")  # who has no notifications looks at the time of the last change
+                os.utime(fd)  # who has no notifications looks at the time of the last change
             finally:
-                os.close(fd)
+                os.close(fd)  # nothing is written, for which a full disk would have no room
         except OSError as error:
             raise ChannelError(f"{self.bell} cannot be written ({error.strerror}): free its file system") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Protocol
 
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, ChannelError, EventReader
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus
+from softrun.runtime.page import Page
 from softrun.runtime.progress import BEAT_INTERVAL_S
 from softrun.runtime.watcher import DirectoryWatcher
 
@@ -38,22 +38,31 @@ class Inbox(Protocol):
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Have each event after this call passed on, in order; returns what ends that."""
 
-    def tell(self, status: WorkerStatus) -> None:
-        """Let the agent know."""
+    def look(self) -> None:
+        """See to it that who has subscribed is called soon, should a notification have been lost. Does not wait."""
 
-    def share_progress(self) -> mmap.mmap | None:
-        """Memory that the agent reads; None where nobody does."""
+    def claim(self) -> bool:
+        """Be the worker, which alone may tell the agent. False: another process is, and this one may read."""
+
+    def worker(self) -> int:
+        """The id of the process that is the worker."""
+
+    def tell(self, status: WorkerStatus) -> None:
+        """Let the agent know; what a process says that is not the worker is not heard."""
+
+    def page(self) -> Page | None:
+        """Memory that the agent shares with the worker; None where nobody does."""
 
 
 class ChannelInbox:
     """The events of a channel."""
 
-    def __init__(self, directory: Path, *, may_tell: bool = True) -> None:
+    def __init__(self, directory: Path) -> None:
         self._reader = EventReader(directory)
         self._path = directory
-        self._may_tell = may_tell
         # Reentrant: a signal handler of the user's may ask for the event in the middle of any of this.
         self._arrived = threading.Condition(threading.RLock())
+        self._calling = threading.Lock()  # subscribers: one event after the other
         self._last: WorkerEvent | None = None
         self._untold: deque[WorkerEvent] = deque()
         self._subscribers: dict[object, tuple[int, Subscriber]] = {}
@@ -94,8 +103,20 @@ class ChannelInbox:
 
         return unsubscribe
 
+    def look(self) -> None:
+        last = self._last
+        news = self._untold or last is None or self._reader.may_follow(last)
+        if news and self._watcher is not None and not self._calling.locked():
+            threading.Thread(target=self._changed, args=(self._path,), name="softrun-news", daemon=True).start()
+
+    def claim(self) -> bool:
+        return self._reader.claim()
+
+    def worker(self) -> int:
+        return self._reader.worker
+
     def tell(self, status: WorkerStatus) -> None:
-        if status == self._told or not self._may_tell:
+        if status == self._told or not self._reader.is_worker:
             return
         with self._arrived:
             try:
@@ -104,12 +125,10 @@ class ChannelInbox:
             except ChannelError as error:
                 _log.warning("the agent was not told, and will be later: %s", error)
 
-    def share_progress(self) -> mmap.mmap | None:
-        if not self._may_tell:
-            return None
-        if self._reader.progress is None:
+    def page(self) -> Page | None:
+        if self._reader.page is None:
             _log.warning("nobody will notice if this worker hangs: its channel's file system cannot share memory")
-        return self._reader.progress
+        return self._reader.page
 
     def _poll(self) -> None:
         try:
@@ -132,7 +151,11 @@ class ChannelInbox:
             self._watcher.start()
 
     def _changed(self, _: Path) -> None:
-        """In the watcher's thread, which is the only one that calls subscribers: that keeps their events in order."""
+        """In the watcher's thread, or another one of ours."""
+        with self._calling:
+            self._call_subscribers()
+
+    def _call_subscribers(self) -> None:
         with self._arrived:
             self._poll()
         while True:
@@ -180,17 +203,26 @@ class StaticInbox:
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:  # noqa: ARG002
         return lambda: None
 
+    def look(self) -> None:
+        pass
+
+    def claim(self) -> bool:
+        return True
+
+    def worker(self) -> int:
+        return os.getpid()
+
     def tell(self, status: WorkerStatus) -> None:
         pass
 
-    def share_progress(self) -> mmap.mmap | None:
+    def page(self) -> Page | None:
         return None
 
 
-def open_inbox(*, may_tell: bool = True) -> Inbox:
-    """This process's inbox, by its environment. `may_tell` is False where another process is the worker."""
+def open_inbox() -> Inbox:
+    """This process's inbox, by its environment."""
     channel = os.environ.get(ENVIRONMENT_VARIABLE)
-    return ChannelInbox(Path(channel), may_tell=may_tell) if channel else StaticInbox(os.environ)
+    return ChannelInbox(Path(channel)) if channel else StaticInbox(os.environ)
 
 
 def _from_environment(environment: Mapping[str, str]) -> WorkerInfo:

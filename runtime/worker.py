@@ -5,12 +5,18 @@ the error, destroy the group, ask get_worker_info, go on. A world that was hande
 process used it (a group was built from its parameters, or seen, or an error is being handled) and has no default
 process group now: it has left. The agent is told and forms a new world, if need be of the same members.
 
+Where an agent gives no sign of itself its worker waits, too, in a world that may be over (`softrun.runtime.allowance`).
+
+A child of the worker, forked or not, may ask for the event and for the worker's place. It is told nothing that it could
+act upon in the worker's stead: it cannot be in a world, and what it says is not heard.
+
 Every wait here ends by the agent's own deadlines: an agent that gives up ends its workers. A wait in the main thread
 lets Python's signal handlers run.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -20,8 +26,9 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from softrun.runtime.abort import abort_all, note_groups
+from softrun.runtime.allowance import Allowance
 from softrun.runtime.books import destroying_nothing_does, has_group, has_worked
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.channel import ENVIRONMENT_VARIABLE, ChannelError
 from softrun.runtime.events import (
     ProgressLimits,
     WorkerEvent,
@@ -29,16 +36,22 @@ from softrun.runtime.events import (
     WorkerInfo,
     WorkerState,
     WorkerStatus,
+    WorldChangeEvent,
 )
 from softrun.runtime.groups import leave_unfinished_groups
 from softrun.runtime.inbox import Inbox, open_inbox
 from softrun.runtime.noted import begin_world, end_world, let_go
 from softrun.runtime.progress import Progress
 
+_log = logging.getLogger("softrun.runtime")
+
 
 def get_worker_event() -> WorkerEvent:
-    """The last event that this worker was sent. It does not wait, and an event that was sent is always seen."""
-    return _worker().last()
+    """The last event that this worker was sent. An event that was sent is always seen.
+
+    It does not wait, unless the agent of a worker at work gives no sign of itself, so that the event may not hold.
+    """
+    return _worker().listen()
 
 
 def get_worker_info() -> WorkerInfo:
@@ -46,6 +59,8 @@ def get_worker_info() -> WorkerInfo:
 
     Waits while the worker is paused, and while the world that it last returned is known to be broken. Inside softrun
     RANK, WORLD_SIZE, MASTER_ADDR and the like are set anew, so `init_process_group()` with `env://` works again.
+
+    In a child of the worker it is the worker's place, once that is not paused.
     """
     return _worker().hand_out()
 
@@ -59,8 +74,11 @@ def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], Non
 
 
 def wait_for_world(after_round: int) -> WorkerEvent:
-    """The event of a world that comes after the given one, which this worker has left; waits until there is one."""
-    return _worker().world_after(after_round)
+    """The event of a world that comes after the given one, which this worker has left; waits until there is one.
+
+    Raises ChannelError in a process that is not the worker, such as a child of it.
+    """
+    return _worker().join(after_round)
 
 
 def free_trainer_by(free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
@@ -159,13 +177,38 @@ class _Worker:
         self._status = WorkerStatus()
         self._telling = threading.RLock()  # reentrant: a signal handler of the user's may ask for a world
         self._progress: Progress | None = None
+        self._page = inbox.page()
+        self._allowance = Allowance(self._page)
+        self._lapse: WorkerEvent | None = None  # what this worker told itself, as its agent did not
 
     def last(self) -> WorkerEvent:
         if not self._grouped:
             self._grouped = has_group()
-        return self.inbox.last()
+        if self._allowance.holds():
+            self._wait_for_the_agent()
+        event = self.inbox.last()
+        if self._lapse is not None and self._lapse.sequence > event.sequence:
+            return self._lapse
+        return event
+
+    def listen(self) -> WorkerEvent:
+        """The last event, for a trainer that asks for nothing else: it has obeyed what it has seen."""
+        event = self.last()
+        if self._round == 0 and self._status.applied < event.sequence and self.inbox.claim():
+            self._tell(ready=True, applied=event.sequence)
+        return event
+
+    def join(self, after_round: int) -> WorkerEvent:
+        if not self.inbox.claim():
+            raise ChannelError(
+                f"this process ({os.getpid()}) is not the worker, process {self.inbox.worker()} is: ask for worlds "
+                f"there, or start this one without {ENVIRONMENT_VARIABLE} in its environment"
+            )
+        return self.world_after(after_round)
 
     def hand_out(self) -> WorkerInfo:
+        if not self.inbox.claim():
+            return self._place_of_the_worker()
         broken = self._is_broken()
         event = self.world_after(self._round if broken else self._round - 1)
         if self._handed is None or self._handed != event.worker_info:
@@ -181,6 +224,9 @@ class _Worker:
             event = self.inbox.last()
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
+            if usable and self._allowance.holds():
+                self.inbox.wait(event.sequence)
+                continue
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
             if not event.interrupts:
@@ -192,6 +238,42 @@ class _Worker:
                 return event
             self._begin_world()
             self.inbox.wait(event.sequence)
+
+    def _place_of_the_worker(self) -> WorkerInfo:
+        while True:
+            event = self.inbox.last()
+            if event.worker_state is WorkerState.HEALTHY:
+                return event.worker_info
+            self.inbox.wait(event.sequence)
+
+    def _wait_for_the_agent(self) -> None:
+        """Nobody knows whether this world still is: complete no step of it. Ends with a sign of the agent's."""
+        while self._allowance.holds() and self._works(event := self.inbox.last()):
+            self.hold(event.sequence)
+
+    def _works(self, event: WorkerEvent) -> bool:
+        """Whether the trainer is in a world, and was not told to leave it at once."""
+        healthy = event.worker_state is WorkerState.HEALTHY
+        return event.round == self._round and (healthy or event.pause_at is not None)
+
+    def _each_beat(self) -> None:
+        """In the thread that shows the progress."""
+        self.inbox.look()
+        self._show_work()
+        if self._allowance.is_over() and self._lapse is None and self._round:
+            self._leave_unasked()
+
+    def _leave_unasked(self) -> None:
+        """The others may have gone on without this node, and its agent would say so if it could."""
+        event = self.inbox.last()
+        with self._entering:
+            if event.sequence >= self._entered and self._works(event):
+                changes = {"worker_state": WorkerState.PAUSED, "change_event": WorldChangeEvent.SCALE_DOWN}
+                bare = {"fault": None, "hold_at": None, "pause_at": None, "sequence": event.sequence + 1}
+                self._lapse = event.model_copy(update={**changes, **bare})
+                _log.warning("no sign of this worker's agent: it leaves world %d, which may be over", event.round)
+                end_world()
+                self._free(self._lapse)
 
     def _begin_world(self) -> None:
         """What the progress says of the last world does not count any more."""
@@ -242,7 +324,7 @@ class _Worker:
             self.inbox.tell(self._status)
 
     def _show_work(self) -> None:
-        """In the thread that asks for the beats: tell once in each world that the ranks work together in it."""
+        """Tell once in each world that the ranks work together in it."""
         round_ = self._round
         if self._status.worked != round_ and (
             has_worked() or (self._progress is not None and self._progress.has_worked)
@@ -251,15 +333,15 @@ class _Worker:
 
     def _show_progress(self) -> None:
         """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
-        if self._progress is None and threading.current_thread() is threading.main_thread():
-            memory = self.inbox.share_progress()
-            if memory is not None:
-                self._progress = Progress(memory, self._show_work)
-                self._status = self._status.model_copy(update={"limits": ProgressLimits()})
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self._progress is None and self._page is not None and in_main_thread:
+            self._progress = Progress(self._page, self._each_beat)
+            self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _enter(self, event: WorkerEvent) -> None:
         with self._entering:
             self._entered = event.sequence
+            self._lapse = None
             begin_world()
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
@@ -302,7 +384,6 @@ def _abort_what_will_not_end(event: WorkerEvent) -> None:
 
 _lock = threading.RLock()
 _current: _Worker | None = None
-_is_worker = True
 
 
 def _worker() -> _Worker:
@@ -312,18 +393,14 @@ def _worker() -> _Worker:
         return worker
     with _lock:
         if _current is None:
-            _current = _Worker(open_inbox(may_tell=_is_worker))
+            _current = _Worker(open_inbox())
         return _current
 
 
 def _begin_in_child() -> None:
-    """A forked child, such as a DataLoader's, has its parent's locks but none of its threads: it begins anew.
-
-    It may read the channel; the status stays the worker's.
-    """
-    global _lock, _current, _is_worker
+    """A forked child, such as a DataLoader's, has its parent's locks but none of its threads: it begins anew."""
+    global _lock, _current
     _lock = threading.RLock()
-    _is_worker = _is_worker and _current is None
     _current = None
 
 

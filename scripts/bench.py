@@ -2,7 +2,8 @@
 
 All train with the same steps and get the same faults; a gap is from the instant of the fault until every survivor has
 completed its next step, in a later world. The systems take turns, so that the machine's noise falls on all. Prints a
-table, and what softrun was to reach; writes what was measured as lines of JSON, and a picture.
+table, and what softrun was to reach; writes what was measured as lines of JSON, and a picture. Where there is little
+time the comparison comes first, and of the systems those without which no ratio can be told.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ OTHERS: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
 }
 STEADY_MEASURES = ("step", "idle")
 QUICK_OTHERS = (*STEADY_MEASURES, "callback")
+QUICK_ORDER = ("torchrun fastest", "softrun", "torchft tuned")
 
 
 def main() -> int:
@@ -99,22 +101,38 @@ def measured(args: argparse.Namespace) -> Iterator[Record]:
         raise SystemExit(f"scripts/bench: there is no measure {', '.join(sorted(unknown))}: see --help")
     ends = time.monotonic() + QUICK_S if args.quick else math.inf
     yield {"measure": "run", **machine(), "arguments": sys.argv[1:]}
-    for name in (name for name in OTHERS if name in names):
+    parts = [alone_measured(args, [name for name in OTHERS if name in names], ends), compared(args, names, ends)]
+    for part in reversed(parts) if args.quick else parts:
+        yield from part
+
+
+def alone_measured(args: argparse.Namespace, names: Sequence[str], ends: float) -> Iterator[Record]:
+    for name in names:
         print(f"\n{name}", flush=True)
+        if time.monotonic() > ends:
+            print("  there is no time for it", flush=True)
+            continue
         try:
             for record in OTHERS[name](args):
                 yield {**record, "measure": name}
         except DidNotHappenError as why:
             print(f"  {why}", flush=True)
             yield {"measure": name, "system": "softrun", "untried": str(why)}
-    systems = [s for s in SYSTEMS if s.name in args.systems or not args.systems]
-    compared = [name for name in COMPARED if name in names]
-    if compared:
-        print("\ncomparison", flush=True)
-        systems = available(systems, lambda line: print(f"  {line}", flush=True))
-        yield from map(told, in_turns(systems, compared, args.repeat, ends, quick=args.quick))
-        if not args.quick:
-            yield from map(told, at_once([s for s in systems if s.slow], compared, min(args.repeat, SLOW_REPEAT)))
+
+
+def compared(args: argparse.Namespace, names: Sequence[str], ends: float) -> Iterator[Record]:
+    measures = [name for name in COMPARED if name in names]
+    if not measures:
+        return
+    print("\ncomparison", flush=True)
+    chosen = [s for s in SYSTEMS if s.name in args.systems or not args.systems]
+    systems = available(chosen, lambda line: print(f"  {line}", flush=True))
+    if args.quick:
+        last = len(QUICK_ORDER)
+        systems.sort(key=lambda s: QUICK_ORDER.index(s.name) if s.name in QUICK_ORDER else last)
+    yield from map(told, in_turns(systems, measures, args.repeat, ends, quick=args.quick))
+    if not args.quick:
+        yield from map(told, at_once([s for s in systems if s.slow], measures, min(args.repeat, SLOW_REPEAT)))
 
 
 def in_turns(

@@ -158,6 +158,12 @@ class _PretendedWorkers:
         self._agent.rank = tell.info.rank
         self._agent.worlds.append((tell.round, tell.info.world_size, time.monotonic()))
 
+    def allow(self, hold_at: float, leave_at: float) -> None:
+        pass
+
+    def listen(self) -> None:
+        pass
+
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
         self._agent.post(WorkerExited(local_rank, launch, -signum))
 

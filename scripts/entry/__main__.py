@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> int:
     """Run the launcher with the process's arguments; returns its exit code."""
+    # Before there is a job Ctrl-C ends this process at once: an exception in the middle of imports may be swallowed
+    # there, or is shown with all their frames.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from softrun.agent.cli import main as run
 
     return run(sys.argv[1:])

@@ -57,8 +57,7 @@ def switch(on: bool) -> None:
     mine = worker._worker()
     inbox, progress = mine.inbox, mine._progress
     if on:
-        memory = inbox.share_progress()
-        mine._progress = Progress(memory)
+        mine._progress = Progress(inbox.page(), mine._each_beat)
         inbox._watch()
     else:
         progress._ended.set()

@@ -136,3 +136,21 @@ def test_a_job_that_is_over(cluster: LocalCluster, start: Callable[..., Node]) -
     assert "this job is over already: choose another --rdzv_id" in late.output().splitlines()[-1]
     first.signal(signal.SIGTERM)
     assert first.wait(20) == 1
+
+
+def test_ctrl_c_during_the_imports_ends_it_without_a_word() -> None:
+    """It was swallowed there, or shown with the frames of all that was being imported."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "softrun", SCRIPT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    end = time.monotonic() + 60
+    while "libtorch" not in maps.read_text():  # torch is being imported
+        assert time.monotonic() < end
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (-signal.SIGINT, b"")

@@ -146,7 +146,7 @@ def warm_workers(node: Node) -> set[int]:
     warm = set()
     for pid in set(node.family()) - {node.process.pid}:
         with suppress(FileNotFoundError, ProcessLookupError):  # it was none of them, and has ended
-            if "/progress" in Path(f"/proc/{pid}/maps").read_text():
+            if "/page" in Path(f"/proc/{pid}/maps").read_text():
                 warm.add(pid)
     return warm
 

@@ -1,4 +1,4 @@
-"""Three hosts and an etcd, each in a network namespace of its own: one is cut off, and healed.
+"""Three hosts and, for most tests, an etcd, each in a network namespace of its own: one is cut off, and healed.
 
 Needs root and the program `ip`; in CI these tests fail without them, elsewhere they are skipped.
 """
@@ -92,6 +92,21 @@ def network() -> Iterator[Network]:
         yield network
 
 
+def start_nodes(
+    cluster: LocalCluster, network: Network, addresses: dict[str, str], trainer: str, backend: tuple[str, ...]
+) -> list[Node]:
+    """A node on each host; all of them train."""
+    flags = ("--restart_policy=soft", "--nnodes=1:3", "--nproc_per_node=1", "--rdzv_id=cut", *backend)
+    nodes = []
+    for name, own in addresses.items():
+        command = softrun_command(*flags, script=TRAINERS / trainer, args=("100000", "0.01"))
+        # gloo takes the address that the name of this machine has, unless it is told the interface.
+        env = {"GLOO_SOCKET_IFNAME": "eth0", "HOST": own}
+        nodes.append(cluster.start(name, [*network.on(name), *command], env=env))
+    cluster.wait_for_steps(len(nodes))
+    return nodes
+
+
 @pytest.fixture
 def hosts(network: Network, cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str], list[Node]]]:
     """`hosts("count.py")` starts that trainer on hosts a, b and c, which meet in an etcd on a fourth."""
@@ -101,21 +116,8 @@ def hosts(network: Network, cluster: LocalCluster, tmp_path: Path) -> Iterator[C
     with LocalEtcd(tmp_path / "etcd", host=address, prefix=network.on("etcd")) as etcd:
 
         def start(trainer: str) -> list[Node]:
-            flags = ("--restart_policy=soft", "--nnodes=1:3", "--nproc_per_node=1", "--rdzv_id=cut", LEASE)
-            nodes = []
-            for name, own in addresses.items():
-                command = softrun_command(
-                    *flags,
-                    "--rdzv_backend=etcd3",
-                    f"--rdzv_endpoint={etcd.endpoint}",
-                    script=TRAINERS / trainer,
-                    args=("100000", "0.01"),
-                )
-                # gloo takes the address that the name of this machine has, unless it is told the interface.
-                env = {"GLOO_SOCKET_IFNAME": "eth0", "HOST": own}
-                nodes.append(cluster.start(name, [*network.on(name), *command], env=env))
-            cluster.wait_for_steps(3)
-            return nodes
+            backend = ("--rdzv_backend=etcd3", f"--rdzv_endpoint={etcd.endpoint}", LEASE)
+            return start_nodes(cluster, network, addresses, trainer, backend)
 
         yield start
         for node in cluster.nodes:
@@ -160,3 +162,25 @@ def test_collectives_over_the_network_recover(
     at = network.heal("b")
     grown = cluster.wait_for_steps(3, after=at, timeout_s=30)
     assert {s.pid for s in grown if s.world_size == 3} == set().union(*workers)
+
+
+def test_a_host_that_is_cut_off_from_c10d_does_nothing_beside_the_others(
+    network: Network, cluster: LocalCluster
+) -> None:
+    """Its agent lives, and cannot know whether the others go on without it; its workers need nobody for their steps."""
+    addresses = {name: network.add(name) for name in "ab"}
+    times = "--rdzv_conf=keep_alive_interval=0.5,keep_alive_max_attempt=4"
+    backend = ("--rdzv_backend=c10d", f"--rdzv_endpoint={addresses['a']}:29400", times)
+    nodes = start_nodes(cluster, network, addresses, "count.py", backend)
+    stays, lost = by_node(nodes, cluster.steps())
+    at = network.cut("b")
+    after = cluster.wait_for_steps(1, after=at, each=50, timeout_s=30)
+    began = min(s.mono for s in after)
+    assert {s.pid for s in after} == stays
+    assert not [s for s in cluster.steps() if s.pid in lost and s.mono > began]
+    at = network.heal("b")
+    grown = cluster.wait_for_steps(2, after=at)
+    assert {s.pid for s in grown if s.world_size == 2} == stays | lost
+    assert not [s for s in cluster.steps() if s.pid in lost and began < s.mono < at]
+    for node in nodes:
+        node.kill()

@@ -3,8 +3,11 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import mmap
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_agent import an_event, an_info
-from softrun.runtime.channel import KEPT, MAX_BYTES, STATUS, VERSION, EventReader, EventWriter, default_root
+from softrun.runtime.channel import KEPT, MAX_BYTES, STATUS, EventReader, EventWriter, default_root
 from softrun.runtime.directory import ChannelError
-from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.page import MESSAGE_BYTES, VERSION
 
 
 @pytest.fixture
@@ -25,6 +29,20 @@ def writer(tmp_path: Path) -> EventWriter:
 @pytest.fixture
 def reader(writer: EventWriter) -> EventReader:
     return EventReader(writer.path)
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that cannot share memory: files are all that there is."""
+
+    def cannot(*_: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mmap, "mmap", cannot)
+
+
+def no_space(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def put(writer: EventWriter, number: int, content: bytes) -> Path:
@@ -85,20 +103,79 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_read(
 
 
 @pytest.mark.parametrize("failing", ["write", "rename"])
-def test_a_full_disk_spends_no_number(
+@pytest.mark.usefixtures("no_memory")
+def test_without_memory_a_full_disk_spends_no_number(
     writer: EventWriter, reader: EventReader, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    def full(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     writer.write(an_event(1))
     with monkeypatch.context() as patch:
-        patch.setattr(os, failing, full)
+        patch.setattr(os, failing, no_space)
         with pytest.raises(ChannelError, match=r"event-0000000002\.json cannot be written \(No space left on device\)"):
             writer.write(an_event(2))
-    assert {path.name for path in writer.path.iterdir()} == {"event-0000000001.json", "progress"}
+    assert {path.name for path in writer.path.iterdir()} == {"event-0000000001.json", "page"}
     assert sequences([writer.write(an_event(2))]) == [2]
     assert sequences(reader.poll()) == [1, 2]
+
+
+def test_a_full_disk_keeps_neither_end_from_being_told(
+    writer: EventWriter, reader: EventReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.write(an_event(1))
+    assert sequences(reader.poll()) == [1]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", no_space)
+        for round_ in (2, 3):
+            sent = writer.write(an_event(round_))
+            assert reader.may_follow(an_event(1).model_copy(update={"sequence": 1}))
+            assert reader.poll() == [sent]
+            reader.write_status(WorkerStatus(applied=round_))
+            assert writer.news() == WorkerStatus(applied=round_)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a worker is told through memory alone",
+        "the agent is told through memory alone",
+    ]
+    fourth = writer.write(an_event(4))
+    assert reader.poll() == [fourth], "there is room again"
+    assert reader.poll() == []
+
+
+def test_who_comes_late_to_a_full_disk_sees_the_newest(writer: EventWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = writer.write(an_event(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", no_space)
+        writer.write(an_event(2))
+        third = writer.write(an_event(3))
+    assert EventReader(writer.path).poll() == [first, third]
+
+
+def empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("clean", [empty, shutil.rmtree], ids=["emptied", "removed"])
+def test_a_cleaner_of_temporary_files_keeps_neither_end_from_being_told(
+    writer: EventWriter, reader: EventReader, clean: Callable[[Path], None]
+) -> None:
+    writer.write(an_event(1))
+    assert sequences(reader.poll()) == [1]
+    clean(writer.path)
+    for round_ in (2, 3):
+        sent = writer.write(an_event(round_))
+        assert reader.poll() == [sent]
+        reader.write_status(WorkerStatus(applied=round_))
+        assert writer.news() == WorkerStatus(applied=round_)
+    assert reader.poll() == []
+    writer.remove()
+
+
+def test_what_is_too_long_for_the_page_is_in_its_file(writer: EventWriter, reader: EventReader) -> None:
+    sent = writer.write(an_event(info=an_info().model_copy(update={"master_addr": "x" * MESSAGE_BYTES})))
+    assert reader.may_follow(an_event())
+    assert reader.poll() == [sent]
+    status = WorkerStatus(fault=WorkerFault(round=1, text="x" * MESSAGE_BYTES))
+    reader.write_status(status)
+    assert writer.read_status() == status
 
 
 def test_short_writes_are_carried_on(writer: EventWriter, reader: EventReader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +253,7 @@ def test_more_than_a_mebibyte_is_not_sent(writer: EventWriter) -> None:
     info = an_info().model_copy(update={"master_addr": "x" * MAX_BYTES})
     with pytest.raises(ChannelError, match="at most 1048576"):
         writer.write(an_event(info=info))
-    assert [path.name for path in writer.path.iterdir()] == ["progress"]
+    assert [path.name for path in writer.path.iterdir()] == ["page"]
 
 
 def test_a_higher_version_is_an_error_that_says_what_to_do(writer: EventWriter, reader: EventReader) -> None:
@@ -194,6 +271,7 @@ def test_unknown_fields_are_passed_over(writer: EventWriter, reader: EventReader
     assert reader.poll() == [sent]
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_too_many_open_files_lose_no_event(
     writer: EventWriter, reader: EventReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,11 +290,21 @@ def test_too_many_open_files_lose_no_event(
     assert reader.poll() == [sent]
 
 
-def test_the_status_is_the_newest(writer: EventWriter, reader: EventReader, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_status_is_the_newest(writer: EventWriter, reader: EventReader) -> None:
     assert writer.read_status() is None
     reader.write_status(WorkerStatus(ready=True))
+    assert writer.news() == WorkerStatus(ready=True)
+    assert writer.news() is None
     reader.write_status(WorkerStatus(ready=True, applied=3, broken_round=2))
-    assert writer.read_status() == WorkerStatus(ready=True, applied=3, broken_round=2)
+    assert writer.news() == writer.read_status() == WorkerStatus(ready=True, applied=3, broken_round=2)
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_without_memory_a_damaged_status_is_passed_over(
+    writer: EventWriter, reader: EventReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader.write_status(WorkerStatus(ready=True))
+    assert writer.read_status() == WorkerStatus(ready=True)
     (writer.path / STATUS).write_text("garbage")
     with caplog.at_level(logging.WARNING):
         assert [writer.read_status(), writer.read_status()] == [None, None]
@@ -238,7 +326,7 @@ def test_remove_takes_the_channel_and_nothing_else(tmp_path: Path, caplog: pytes
 
 
 def test_remove_tolerates_a_directory_that_is_gone(writer: EventWriter) -> None:
-    (writer.path / "progress").unlink()
+    (writer.path / "page").unlink()
     writer.path.rmdir()
     writer.remove()
 

@@ -63,16 +63,16 @@ def test_an_event_that_the_watcher_is_about_to_take_in(channel: Path, monkeypatc
 
 
 def of_another_size(channel: Path) -> None:
-    (channel / "progress").write_bytes(bytes(40))
+    (channel / "page").write_bytes(bytes(40))
 
 
 def by_a_link(channel: Path) -> None:
-    (channel / "progress").rename(channel / "elsewhere")
-    (channel / "progress").symlink_to("elsewhere")
+    (channel / "page").rename(channel / "elsewhere")
+    (channel / "page").symlink_to("elsewhere")
 
 
 def no_file(channel: Path) -> None:
-    (channel / "progress").unlink()
+    (channel / "page").unlink()
 
 
 @pytest.mark.parametrize("spoil", [of_another_size, by_a_link, no_file], ids=lambda spoil: spoil.__name__)
@@ -84,7 +84,7 @@ def test_without_memory_to_share_the_worker_looks_for_itself(channel: Path, spoi
         sent = writer.write(an_event(round_))
         assert inbox.last() == sent
         assert inbox.last() == sent
-    assert inbox.share_progress() is None
+    assert inbox.page() is None
 
 
 def test_a_file_system_that_cannot_share_memory(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,16 +96,17 @@ def test_a_file_system_that_cannot_share_memory(channel: Path, monkeypatch: pyte
     inbox = ChannelInbox(channel)
     sent = writer.write(an_event())
     assert inbox.last() == sent
-    assert inbox.share_progress() is None
+    assert inbox.page() is None
     assert writer.read_progress() is None
 
 
 def test_the_agent_sees_the_progress_of_the_worker(channel: Path) -> None:
     writer = EventWriter.create(channel)
     assert writer.read_progress() is None
-    memory = EventReader(channel).progress
-    assert memory is not None
-    progress = Progress(memory)
+    reader = EventReader(channel)
+    assert reader.page is not None
+    assert reader.claim()
+    progress = Progress(reader.page)
     writer.write(an_event())
     progress.completed(7)
     seen = writer.read_progress()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import selectors
 import socket
 import time
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from softrun.agent.links import MAX_LINE, Links
+from softrun.agent.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, Links
 from softrun.agent.model import Beat, Hello, Member, Report, Standing
 from softrun.agent.observations import Heard, LinkDown, LinkUp, Observation
 
@@ -22,7 +24,8 @@ class End:
         self.node = node
         self.selector = selectors.DefaultSelector()
         self.seen: list[Observation] = []
-        self.links = Links(self.selector, job, node, "127.0.0.1", self.seen.append)
+        self.now = 0.0
+        self.links = Links(self.selector, job, node, "127.0.0.1", self.seen.append, lambda: self.now)
         self.open = True
 
     @property
@@ -33,6 +36,7 @@ class End:
         if self.open:
             for key, mask in self.selector.select(0.001):
                 key.data(mask)
+            self.links.sweep()
 
     def die(self) -> None:
         """What the kernel does for a process that was killed: every socket is closed, nothing is flushed."""
@@ -121,6 +125,50 @@ def test_another_process_on_the_same_port_is_not_the_peer(ends: tuple[End, End])
                 sock.send(json.dumps({"node": "somebody else"}).encode() + b"\n")
                 answered = True
         sock.close()
+
+
+def test_a_silent_peer_is_not_waited_for_for_ever(ends: tuple[End, End]) -> None:
+    """Its kernel accepts, and nobody answers: a stopped process."""
+    a, b = ends
+    connect(a, b)
+    a.links._dialled["b"].sock.shutdown(socket.SHUT_RD)  # the link is lost, and b is not asked to do anything
+    while len(a.links._probes) == 0:
+        a.turn()
+    a.now = PROBE_S - 0.1
+    a.turn()
+    assert a.seen == [LinkUp("b")]
+    a.now = PROBE_S
+    until(a, see=LinkDown("b", gone=False), at=a)
+    assert not a.links._open
+
+
+def test_an_agent_that_is_out_of_descriptors_does_everything_else(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It slept in its only loop, and the listener, which stays readable, brought it back there at once."""
+    a, b = ends
+    connect(a, b)
+    a.seen.clear()
+    full = True
+    accept = socket.socket.accept
+
+    def refuse(listener: socket.socket) -> tuple[socket.socket, object]:
+        if full:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("sleeps"))
+    c = End("c")
+    c.links.dial(b.member)
+    while not caplog.records:
+        b.turn()
+    a.links.say("b", Beat())
+    until(a, b, c, see=Heard("a", Beat()), at=b)
+    assert len(caplog.records) == 1, "it tries again after a while"
+    full, b.now = False, ACCEPT_AGAIN_S
+    until(a, b, c, see=LinkUp("b"), at=c)
+    c.links.close()
 
 
 def test_a_link_that_never_stood_proves_nothing(ends: tuple[End, End]) -> None:

@@ -288,7 +288,7 @@ class Cluster:
                 self._gone(node)
             case do.ShowStacks(local_rank, launch):
                 node.processes[local_rank].shown |= node.processes[local_rank].launch == launch
-            case do.Note():
+            case do.Note() | do.Allow():
                 pass
 
     def _store_opened(self, node: Node) -> None:
