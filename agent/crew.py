@@ -28,7 +28,7 @@ from enum import Enum
 from softrun.agent import ranks
 from softrun.agent.effects import Effect, Failure, LookAtProgress, Note, ShowStacks, SignalWorker, Spawn, Tell
 from softrun.agent.model import Address, Round, Worker
-from softrun.agent.watch import Watch
+from softrun.agent.watch import LEAVE, Watch
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
 SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
@@ -318,11 +318,13 @@ class Crew:
             return False
         slot.spoke = True
         slot.applied = max(slot.applied, status.applied)
+        if status.ends and slot.watch is not None:
+            slot.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
         slot.called, slot.worked = status.called, max(slot.worked, status.worked, status.counts)
         slot.outside = slot.outside and not status.ready
         if slot.has_left:
             slot.in_step_until = None
-        if status.limits is not None:
+        if status.limits is not None and not status.ends:
             limits = self._limits.model_copy(update=status.limits.model_dump(exclude_none=True))
             if slot.watch is None:
                 slot.watch = Watch(limits, now)
@@ -420,6 +422,12 @@ class Crew:
     def has_asked(self) -> bool:
         return any(s.spoke for s in self._slots)
 
+    def leave_out_silent(self) -> None:
+        """The others wait, maybe for those that have asked for no world yet: they are outside until they do."""
+        for slot in self._slots:
+            if slot.state is State.RUNNING and not slot.spoke:
+                slot.outside = True
+
     def silent(self) -> tuple[int, ...]:
         """The local ranks of those that run and have not asked for their world yet: will they ever hear of another?"""
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and not s.spoke)
@@ -506,15 +514,22 @@ class Crew:
             return None
         if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
-            if self.told is not None and slot.in_world and slot.spoke:
-                if slot.applied < slot.named:
-                    self._miss(slot, self.told)
-                self.incomplete |= slot.called == self.told.number
+            self._gap(slot)
             return None
         slot.state = State.FAILED
         if slot.info is None:
             raise AssertionError("a worker failed that was never told of a world")
         return Failure(slot.info.rank, local_rank, launch, exitcode or -SIGTERM)
+
+    def _gap(self, slot: Slot) -> None:
+        """One has exited 0. Do the others of its world wait for it?"""
+        if self.told is None or not slot.in_world:
+            return
+        if slot.spoke and slot.applied < slot.named:
+            self._miss(slot, self.told)
+        # One that never asked cannot be waited for by a script that does not ask either.
+        never_came = not slot.spoke and self.has_asked()
+        self.incomplete |= slot.called == self.told.number or never_came
 
     def _miss(self, slot: Slot, world: Round) -> None:
         self.incomplete = True

@@ -59,7 +59,8 @@ class EngineConfig:
     max_restarts: int
     place: int = 0
     named_store: Address | None = None
-    """Where the workers of the first world meet, by this node's name for it, if the user has named the place."""
+    """What the user has said to this node of where its workers of the first world meet. No host, or port 0, leaves that
+    to the agent that seals; with `job.named_store` there are both."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0
@@ -401,6 +402,7 @@ class Engine:
         if self.stage is Stage.WORKING and not self._crew.leaving(local_rank):
             self._note(f"{text}: asking for a new world", warning=True)
             self._break_world()
+            self._crew.leave_out_silent()
             self._effects += self._crew.pause(None, self._now)
             self._stage(Stage.WAITING)
             self._faults.accuse(local_rank, self._now)

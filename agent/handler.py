@@ -54,6 +54,10 @@ class MeetingPlace(RendezvousHandler):
     def get_run_id(self) -> str:
         return str(self.params.run_id)
 
+    @property
+    def use_agent_store(self) -> bool:
+        return True  # worker stores are hosted by agents
+
     def next_rendezvous(self) -> RendezvousInfo:
         raise RuntimeError("this handler is for softrun.LocalElasticAgent, whose agents meet by themselves")
 

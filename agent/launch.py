@@ -149,7 +149,7 @@ def launch_agent(
         return dict(result.return_values)
     except ChildFailedError:
         raise
-    except BaseException as error:
+    except Exception as error:
         over = not isinstance(error, SignalException)  # the others go on without this node
         record_event(agent.get_event_failed(), config.event_log_handler)
         raise

@@ -40,7 +40,7 @@ from softrun.agent.elastic import (
 from softrun.agent.engine import EngineConfig
 from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
 from softrun.agent.handler import JobOverError, JoinTimeoutError, MeetingPlace, StoreConnectionError
-from softrun.agent.model import JobSettings
+from softrun.agent.model import Address, JobSettings
 from softrun.agent.supervisor import Supervisor
 from softrun.agent.timers import FILE_VARIABLE, start_timers
 from softrun.agent.warm_start import Template, template_for
@@ -218,7 +218,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             local_world_size=spec.local_world_size,
             max_restarts=spec.max_restarts,
             place=waits.rank,
-            named_store=backend.named_store,
+            named_store=_meeting_place(spec, backend.named_store),
             beat_interval_s=waits.keep_alive_interval,
             beat_tolerance_s=waits.keep_alive_interval * waits.keep_alive_max_attempt,
             join_timeout_s=waits.join_timeout,
@@ -297,6 +297,13 @@ def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> P
             "its world: make it longer"
         )
     return ProgressLimits(soft=soft_timeout, hard=hard_timeout)
+
+
+def _meeting_place(spec: WorkerSpec, named: Address | None) -> Address | None:
+    """Where the workers are to meet: each field of the spec goes before what the endpoint has named."""
+    host, port = (named.host, named.port) if named is not None else ("", 0)
+    said = Address(spec.master_addr or host, spec.master_port or port)
+    return said if said.host or said.port else None
 
 
 def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:

@@ -8,10 +8,8 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +21,7 @@ from softrun.agent.elastic import (
     redirect_stderr,
     redirect_stdout,
 )
-from softrun.agent.errors import SoftrunError
-
-_RESULT_S = 30.0  # for a value that was sent before its process ended
+from softrun.agent.values import ReturnedValue
 
 
 class Process(Protocol):
@@ -40,7 +36,8 @@ class Process(Protocol):
         """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
 
     def value(self) -> Any:
-        """After it has exited 0: what the function returned; None for a program."""
+        """After it has exited 0: what the function returned; None for a program. Raises SoftrunError where that cannot
+        be read."""
 
 
 class Program:
@@ -82,7 +79,7 @@ class Program:
 
 
 class Function:
-    """A function, started through multiprocessing; what it returns comes back through a pipe."""
+    """A function, started through multiprocessing."""
 
     def __init__(
         self,
@@ -97,21 +94,16 @@ class Function:
     ) -> None:
         context = multiprocessing.get_context(start_method)
         self._has_server = start_method == "forkserver"
-        self._results, child_end = context.Pipe(duplex=False)
-        self._outcome: list[Any] = []
+        self._value = ReturnedValue()
         self._process = context.Process(  # type: ignore[attr-defined]
             target=_call,
-            args=(function, args, env, out, err, local_rank, numa_options, child_end, start_method == "fork"),
+            args=(function, args, env, out, err, local_rank, numa_options, self._value, start_method == "fork"),
             daemon=False,
         )
         # A child has its first environment from us, and the warden knows its own by that one.
         with _environment(env):
             self._process.start()
-        child_end.close()
         self.pid: int = self._process.pid
-        # A large value has to be taken while the process lives, and it may come slowly.
-        self._reader = threading.Thread(target=self._read, name="softrun-result", daemon=True)
-        self._reader.start()
 
     def end(self) -> int:
         # The server's child is not ours: it says the exit code when it has it. The children of one that is ours may go
@@ -124,17 +116,7 @@ class Function:
         return None if self._process.exitcode is None else int(self._process.exitcode)
 
     def value(self) -> Any:
-        self._reader.join(_RESULT_S)
-        if not self._outcome or isinstance(self._outcome[0], Exception):
-            cause = self._outcome[0] if self._outcome else None
-            raise SoftrunError(f"what a worker returned cannot be read ({cause!r}): return something that pickles")
-        return self._outcome[0][0]
-
-    def _read(self) -> None:
-        try:
-            self._outcome.append((self._results.recv(),))
-        except Exception as error:  # whatever unpickling raises
-            self._outcome.append(error)
+        return self._value.read()
 
 
 def _call(
@@ -145,14 +127,14 @@ def _call(
     err: str,
     local_rank: int,
     numa_options: NumaOptions | None,
-    results: Connection,
+    value: ReturnedValue,
     forked: bool,
 ) -> None:
     os.setsid()
     _die_with_parent()
     if forked:
         gc.freeze()  # what came along with the fork is not collected here, where its threads are not
-        _forget_the_agents_files(results)
+        _forget_the_agents_files(value)
     os.environ.update(env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)
@@ -163,7 +145,7 @@ def _call(
         if err:
             stack.enter_context(redirect_stderr(err))
         bound = bind_to_numa(function, local_rank, numa_options)
-        results.send(record(bound)(*args))
+        record(value.write)(record(bound)(*args))
 
 
 @contextmanager
@@ -181,7 +163,7 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _forget_the_agents_files(results: Connection) -> None:
+def _forget_the_agents_files(value: ReturnedValue) -> None:
     """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end.
 
     The numbers stay taken, by something harmless: objects that came along with the fork close theirs when they are
@@ -190,7 +172,7 @@ def _forget_the_agents_files(results: Connection) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         raise AssertionError("called in the agent itself")
-    kept = {0, 1, 2, results.fileno(), int(parent.sentinel)}
+    kept = {0, 1, 2, value.fileno(), int(parent.sentinel)}
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
         number = int(name)

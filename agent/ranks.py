@@ -23,11 +23,9 @@ def worker_lives(round_: Round) -> list[WorkerLife]:
 
 
 def places(round_: Round, life: tuple[str, int], named_store: Address | None = None) -> dict[Worker, WorkerInfo]:
-    """The place of each worker of one member of a sealed round; `named_store` is where the first world meets, if the
-    user has said where."""
-    store = round_.worker_store or named_store
-    if store is None:
-        raise AssertionError("places asked of a round that was never sealed")
+    """The place of each worker of one member of a sealed round; `named_store` is what the user has said of where the
+    first world meets."""
+    store = _meeting_place(round_, named_store)
     nodes = round_.members
     group_rank = next((i for i, m in enumerate(nodes) if m.node == life[0] and m.incarnation == life[1]), None)
     if group_rank is None:
@@ -53,6 +51,15 @@ def places(round_: Round, life: tuple[str, int], named_store: Address | None = N
         )
         for offset, worker in enumerate(me.workers)
     }
+
+
+def _meeting_place(round_: Round, named: Address | None) -> Address:
+    store = round_.worker_store or named
+    if store is not None and named is not None and round_.number == 1:
+        store = Address(named.host or store.host, named.port or store.port)
+    if store is None or not store.port:
+        raise AssertionError("places asked of a round that was never sealed")
+    return store
 
 
 def change(before: Round, after: Round) -> WorldChangeEvent | None:

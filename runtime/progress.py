@@ -97,6 +97,11 @@ class Progress:
         self._withheld = withheld
 
     @property
+    def is_own(self) -> bool:
+        """Whether this is still the process that shows its progress there."""
+        return bool(self._words[OWNER] == self._owner) and claimant(self._owner) == os.getpid()
+
+    @property
     def has_worked(self) -> bool:
         """Has the trainer completed a step in this world, or pinged there?"""
         return bool(self._words[STEP] or self._words[PING])
@@ -154,11 +159,12 @@ _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def _show_stack_on_signal() -> None:
+    # What faulthandler finds it restores when the interpreter ends: the signal's own default would end the process then.
+    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     try:
         faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=False)
     except (OSError, RuntimeError, ValueError) as error:
         _log.warning("the stacks of this worker will not be shown if it hangs: %s", error)
-        signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
 
 
 def show_other_stacks() -> None:

@@ -16,6 +16,7 @@ lets Python's signal handlers run.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -336,7 +337,13 @@ class _Worker:
         in_main_thread = threading.current_thread() is threading.main_thread()
         if self._progress is None and self._page is not None and in_main_thread:
             self._progress = Progress(self._page, self._each_beat)
+            atexit.register(self._end)
             self._status = self._status.model_copy(update={"limits": ProgressLimits()})
+
+    def _end(self) -> None:
+        """To end may take its time, which is no hang; nobody waits for it."""
+        if self._progress is not None and self._progress.is_own:
+            self._tell(ends=True)
 
     def _enter(self, event: WorkerEvent) -> None:
         with self._entering:

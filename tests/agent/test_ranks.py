@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from values import member, sealed
+from values import STORE, member, opened, sealed
 
 from softrun.agent import ranks
-from softrun.agent.model import Member, Worker
+from softrun.agent.model import Address, Member, Worker
 from softrun.runtime.events import WorldChangeEvent
 
 worlds = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(("trainer", "reader"))), min_size=1, max_size=6).map(
@@ -30,6 +30,27 @@ def test_ranks_are_dense_and_disjoint(members: list[Member]) -> None:
         own = ranks.places(world, m.life).values()
         assert {info.group_rank for info in own} == {group_rank}
         assert {info.local_world_size for info in own} == {len(own)}
+
+
+@pytest.mark.parametrize(
+    ("said", "meet"),
+    [
+        (None, STORE),
+        (Address("named", 0), Address("named", STORE.port)),
+        (Address("", 42), Address(STORE.host, 42)),
+        (Address("named", 42), Address("named", 42)),
+    ],
+)
+def test_the_first_world_meets_where_the_user_has_said(said: Address | None, meet: Address) -> None:
+    for number, place in ((1, meet), (2, STORE)):
+        (info,) = ranks.places(sealed(member("a"), number=number), ("a", 1), said).values()
+        assert Address(info.master_addr, info.master_port) == place
+
+
+def test_a_round_that_was_never_sealed_has_no_places() -> None:
+    for said in (None, Address("named", 0)):
+        with pytest.raises(AssertionError, match="never sealed"):
+            ranks.places(opened(member("a")), ("a", 1), said)
 
 
 def test_who_is_not_in_the_world_has_no_place() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from launchers import SIDES, Launchers, normal
+from programs import run_program, run_python
 
 from local_cluster import free_port
 
@@ -113,12 +114,6 @@ if __name__ == "__main__":
     except RendezvousTimeoutError:
         print("timed out")
 """
-THEIRS = """
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch, launch_agent
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
-"""
-OURS = "from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezvous_handler, launch_agent"
 
 
 def both(launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str]]) -> dict[str, list[str]]:
@@ -230,26 +225,21 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
     for module in ("torch.distributed.run", "softrun"):
         port = free_port()
         backend = ["--rdzv-backend=mine", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
-        done = _python("-m", module, *backend, "--nproc-per-node=2", "train.py", cwd=tmp_path)
+        done = run_python("-m", module, *backend, "--nproc-per-node=2", "train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         lines[module] = sorted(line.replace(str(port), "PORT") for line in done.stdout.splitlines())
     assert lines["softrun"] == lines["torch.distributed.run"]
     assert len(lines["softrun"]) == 2
-    refused = _python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
+    refused = run_python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
     assert refused.returncode == 1
     assert "knows hard restarts only" in refused.stderr.splitlines()[-1]
 
 
 def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
-    said = {}
-    for side, imports in (("theirs", THEIRS), ("ours", OURS)):
-        program = tmp_path / f"{side}.py"
-        program.write_text(PROGRAM.replace("IMPORTS", imports))
-        done = _python(str(program), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        said[side] = re.sub(r"'worker_pid': \[\d+\]", "", done.stdout)
-    assert said["ours"] == said["theirs"]
-    assert said["ours"].splitlines()[-1] == "timed out"
+    said = run_program(PROGRAM, tmp_path)
+    theirs, ours = (re.sub(r"'worker_pid': \[\d+\]", "", said[side]) for side in SIDES)
+    assert ours == theirs
+    assert ours.splitlines()[-1] == "timed out"
 
 
 @pytest.mark.parametrize("command", [["softrun"], ["python", "-m", "softrun"]])
@@ -260,8 +250,3 @@ def test_the_console_scripts(command: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
-
-
-def _python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
-    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=90, env=env)

@@ -1,0 +1,41 @@
+"""A program that builds its agent itself, run with torch's names and with softrun's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from launchers import SIDES
+
+from local_cluster import free_port
+
+IMPORTS = {
+    "torchrun": """
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch, launch_agent
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+""",
+    "softrun": """
+from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezvous_handler, launch_agent
+""",
+}
+TIMEOUT_S = 90
+
+
+def run_program(text: str, directory: Path) -> dict[str, str]:
+    """What the program prints, with the imports of each side in the place of IMPORTS and some port for FREE_PORT."""
+    said = {}
+    for side in SIDES:
+        program = directory / f"on_{side}.py"
+        program.write_text(text.replace("IMPORTS", IMPORTS[side], 1).replace("FREE_PORT", str(free_port())))
+        done = run_python(str(program), cwd=directory)
+        assert done.returncode == 0, done.stderr
+        said[side] = done.stdout
+    return said
+
+
+def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
