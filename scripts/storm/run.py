@@ -23,8 +23,8 @@ from storm.plan import HARD_TIMEOUT_S, LATE, LAYOUTS, NEWCOMER, SOFT_TIMEOUT_S, 
 TRAINERS = Path(__file__).parent / "trainers"
 POLL_S = 0.03
 UNREACHED_S = 20.0  # a fault whose phase nobody reaches for so long is left out
-SETTLE_S = 60.0  # for all to be at work again, after what has struck last
-END_S = 60.0  # for all to end, after the work may
+SETTLE_S = 40.0  # for all to be at work again, after what has struck last
+END_S = 40.0  # for all to end, after the work may
 GONE_S = 5.0
 SETTLED_STEPS = 2
 TOLD_CHARACTERS = 200_000  # of a log: a world that begins time and again writes millions
