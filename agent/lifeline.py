@@ -13,23 +13,40 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 from contextlib import suppress
 
 
 class Lifeline:
+    """The agent's side."""
+
     def __init__(self) -> None:
         self.theirs, self._ours = os.pipe()
+        self._is_cut = False
 
-    def tie(self, pid: int) -> None:
-        """To be called when the worker has been started with `theirs`. It leads a group, or is about to."""
-        with suppress(OSError):  # it has ended, or this is a sandbox that does not know such signals
-            fcntl.fcntl(self.theirs, fcntl.F_SETOWN, -pid)
-            fcntl.fcntl(self.theirs, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(self.theirs, fcntl.F_SETFL, os.O_ASYNC)
+    def tie_a_fork(self) -> None:
+        """In a process that was forked from the agent, which has a copy of the end for writing, too."""
+        os.close(self._ours)
+        tie(self.theirs)
 
     def cut(self) -> None:
         """The worker has ended. What it has left to finish something may go on."""
+        if self._is_cut:
+            return
+        self._is_cut = True
         fcntl.fcntl(self.theirs, fcntl.F_SETFL, 0)
         os.close(self.theirs)
         os.close(self._ours)
+
+
+def tie(theirs: int) -> None:
+    """In the worker itself, which leads its group, before it does anything else: so there is no moment without."""
+    with suppress(OSError):  # a sandbox that does not know such signals
+        fcntl.fcntl(theirs, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(theirs, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(theirs, fcntl.F_SETFL, os.O_ASYNC)
+    ends = select.poll()
+    ends.register(theirs, 0)
+    if ends.poll(0):  # the agent was gone before
+        os._exit(1)

@@ -25,7 +25,7 @@ from softrun.agent.elastic import (
     redirect_stdout,
 )
 from softrun.agent.errors import SoftrunError
-from softrun.agent.lifeline import Lifeline
+from softrun.agent.lifeline import Lifeline, tie
 from softrun.runtime.sockets import descriptors
 
 _RESULT_S = 30.0  # for a value that was sent before its process ended
@@ -64,7 +64,7 @@ class Program:
             with _marked(env.get(warden.VARIABLE)):
                 # The process alone is kept: the handler keeps the files open to which the output is redirected.
                 self._process = _Handler(
-                    self._lifeline.theirs,
+                    self._lifeline,
                     entrypoint=entrypoint,
                     args=args,
                     env=env,
@@ -77,7 +77,6 @@ class Program:
             self._lifeline.cut()
             raise
         self.pid: int = self._process.pid
-        self._lifeline.tie(self.pid)
 
     def end(self) -> int:
         return os.pidfd_open(self.pid)
@@ -97,7 +96,7 @@ class Program:
 class _Handler(SubprocessHandler):
     """torch's, whose process gets a lifeline as well."""
 
-    def __init__(self, lifeline: int, **what: Any) -> None:
+    def __init__(self, lifeline: Lifeline, **what: Any) -> None:
         self._lifeline = lifeline
         super().__init__(**what)
 
@@ -108,7 +107,8 @@ class _Handler(SubprocessHandler):
             stdout=self._stdout,
             stderr=self._stderr,
             start_new_session=True,
-            pass_fds=[self._lifeline],
+            pass_fds=[self._lifeline.theirs],
+            preexec_fn=self._lifeline.tie_a_fork,
         )
 
 
@@ -148,7 +148,6 @@ class Function:
             held.close()
             child_end.close()
         self.pid: int = self._process.pid
-        self._lifeline.tie(self.pid)
         # A large value has to be taken while the process lives, and it may come slowly.
         self._reader = threading.Thread(target=self._read, name="softrun-result", daemon=True)
         self._reader.start()
@@ -198,6 +197,7 @@ def _call(
     if forked:
         gc.freeze()  # what came along with the fork is not collected here, where its threads are not
         _forget_the_agents_files(results, lifeline)
+    tie(lifeline.fileno())
     os.environ.update(env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)

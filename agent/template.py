@@ -5,7 +5,8 @@ the workers, so whatever Python reads when it starts is as theirs; PADDING makes
 thread and no CUDA. It is asked over a socket:
 
     {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
-    {"script": ...}     ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9};
+    {"script": ...} with
+    a lifeline's end    ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9};
                               or {"refused": "why"}
 
 It ends when the other end of the socket is closed.
@@ -67,17 +68,16 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
                 pid = os.fork()
             except OSError as error:  # no memory, or too many processes
                 send(control, {"refused": f"a fork failed ({error.strerror})"})
-                os.close(*lifeline)
+                close(lifeline)
                 continue
             if pid == 0:
-                for number in [other.fd for other in selector.get_map().values()]:
-                    os.close(number)
+                close([other.fd for other in selector.get_map().values()])
                 control.detach()
                 selector.close()
-                become_worker(order)
+                become_worker(order, *lifeline)
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 return order
-            os.close(*lifeline)
+            close(lifeline)
             pidfd = os.pidfd_open(pid)
             selector.register(pidfd, selectors.EVENT_READ, pid)
             send(control, {"pid": pid}, pidfd)
@@ -119,6 +119,11 @@ def why_unfit() -> str:
     return ""
 
 
+def close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
     try:
         socket.send_fds(control, [json.dumps(message).encode()], descriptors)
@@ -126,9 +131,13 @@ def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> 
         os._exit(0)  # nobody listens any more
 
 
-def become_worker(order: dict[str, Any]) -> None:
+def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     """Make the forked process as one that was started by itself: session, streams, environment, what Python knows."""
+    from softrun.agent.lifeline import tie  # its path is known where softrun's modules are loaded
+
     os.setsid()
+    for descriptor in lifeline:
+        tie(descriptor)
     os.chdir(order["directory"])
     for number, path in ((1, order["out"]), (2, order["err"])):
         if path:

@@ -23,6 +23,10 @@ import select
 import signal
 import sys
 
+TYPE_CHECKING = False  # the name in `typing`, whose import takes its time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VARIABLE = "SOFTRUN_AGENT"
 ALL_IS_WELL = b"."
 LIMIT = 10  # RLIMIT_LOCKS
@@ -73,7 +77,7 @@ def kill_marked(mark: str) -> None:
     _kill(lambda pid: _soft_limit(pid) == value)
 
 
-def _kill(is_meant) -> None:  # type: ignore[no-untyped-def] # importing Callable costs start-up time
+def _kill(is_meant: "Callable[[int], bool]") -> None:
     """Whoever is sent SIGKILL starts nothing more: who was started before is there in the next round."""
     killed = {os.getpid()}
     for _ in range(_ROUNDS):

@@ -28,7 +28,7 @@ from softrun.agent import warden
 from softrun.agent.lifeline import Lifeline
 from softrun.agent.settings import PASSWORD_VARIABLE
 
-PRELOADED = ("torch", "softrun.runtime", "watchdog.observers")
+PRELOADED = ("torch", "softrun.runtime", "softrun.agent.lifeline", "watchdog.observers")
 LISTEN_S, SEND_S = 0.001, 1.0
 TOKEN_BYTES = 5
 PADDING = "-" * 4096
@@ -247,7 +247,6 @@ class Forked:
         self._pidfd = pidfd
         self._lifeline = lifeline
         self.pid = pid
-        lifeline.tie(pid)
 
     def end(self) -> int:
         return self._pidfd
