@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsSpec
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
 from torch.distributed.elastic.multiprocessing.redirects import redirect_stderr, redirect_stdout
-from torch.distributed.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -62,6 +62,7 @@ __all__ = [
     "RunResult",
     "SignalException",
     "Std",
+    "SubprocessHandler",
     "TailLog",
     "TorchLaunchConfig",
     "TorchLocalElasticAgent",
@@ -73,7 +74,6 @@ __all__ = [
     "config_from_args",
     "get_args_parser",
     "get_logging_handler",
-    "get_subprocess_handler",
     "get_torch_handler",
     "initialize_metrics",
     "known_arguments",

@@ -232,7 +232,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
 
         def supervised(*loop: Any) -> Supervisor:
-            return Supervisor(spec, node, self._start_method, self._template(spec), logs, self, *loop)
+            return Supervisor(spec, self._start_method, self._template(spec), logs, self, *loop)
 
         signals = os.environ.get(SIGNALS_VARIABLE, DEFAULT_SIGNALS).split(",")
         result, supervisor = run_agent(config, self._policy, backend, signals, supervised)

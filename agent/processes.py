@@ -6,22 +6,27 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from softrun.agent import warden
 from softrun.agent.elastic import (
     NumaOptions,
+    SubprocessHandler,
     bind_to_numa,
-    get_subprocess_handler,
     record,
     redirect_stderr,
     redirect_stdout,
 )
+from softrun.agent.lifeline import Lifeline, tie
 from softrun.agent.values import ReturnedValue
+from softrun.runtime.sockets import descriptors
 
 
 class Process(Protocol):
@@ -53,16 +58,23 @@ class Program:
         local_rank: int,
         numa_options: NumaOptions | None,
     ) -> None:
-        # The process alone is kept: the handler keeps the files open to which the output is redirected.
-        self._process = get_subprocess_handler(
-            entrypoint=entrypoint,
-            args=args,
-            env=env,
-            stdout=out,
-            stderr=err,
-            local_rank_id=local_rank,
-            numa_options=numa_options,
-        ).proc
+        self._lifeline = Lifeline()
+        try:
+            with _marked(env.get(warden.VARIABLE)):
+                # The process alone is kept: the handler keeps the files open to which the output is redirected.
+                self._process = _Handler(
+                    self._lifeline,
+                    entrypoint=entrypoint,
+                    args=args,
+                    env=env,
+                    stdout=out,
+                    stderr=err,
+                    local_rank_id=local_rank,
+                    numa_options=numa_options,
+                ).proc
+        except BaseException:
+            self._lifeline.cut()
+            raise
         self.pid: int = self._process.pid
 
     def end(self) -> int:
@@ -70,12 +82,33 @@ class Program:
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
         try:
-            return int(self._process.wait(timeout_s))
+            code = int(self._process.wait(timeout_s))
         except subprocess.TimeoutExpired:
             return None
+        self._lifeline.cut()
+        return code
 
     def value(self) -> None:
         return None
+
+
+class _Handler(SubprocessHandler):
+    """torch's, whose process gets a lifeline as well."""
+
+    def __init__(self, lifeline: Lifeline, **what: Any) -> None:
+        self._lifeline = lifeline
+        super().__init__(**what)
+
+    def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            args,
+            env=env,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            start_new_session=True,
+            pass_fds=[self._lifeline.theirs],
+            preexec_fn=self._lifeline.tie_a_fork,
+        )
 
 
 class Function:
@@ -95,14 +128,23 @@ class Function:
         context = multiprocessing.get_context(start_method)
         self._has_server = start_method == "forkserver"
         self._value = ReturnedValue()
+        self._lifeline = Lifeline()
+        held = Connection(os.dup(self._lifeline.theirs), writable=False)
+        forked = start_method == "fork"
         self._process = context.Process(  # type: ignore[attr-defined]
             target=_call,
-            args=(function, args, env, out, err, local_rank, numa_options, self._value, start_method == "fork"),
+            args=(function, args, env, out, err, local_rank, numa_options, self._value, held, forked),
             daemon=False,
         )
-        # A child has its first environment from us, and the warden knows its own by that one.
-        with _environment(env):
-            self._process.start()
+        # A child has its first environment from us, and the wardens know it by that one until it has taken its mark.
+        try:
+            with _environment(env):
+                self._process.start()
+        except BaseException:
+            self._lifeline.cut()
+            raise
+        finally:
+            held.close()
         self.pid: int = self._process.pid
 
     def end(self) -> int:
@@ -113,7 +155,10 @@ class Function:
     def reap(self, timeout_s: float = 0.0) -> int | None:
         if timeout_s:
             self._process.join(timeout_s)
-        return None if self._process.exitcode is None else int(self._process.exitcode)
+        if self._process.exitcode is None:
+            return None
+        self._lifeline.cut()
+        return int(self._process.exitcode)
 
     def value(self) -> Any:
         return self._value.read()
@@ -128,13 +173,16 @@ def _call(
     local_rank: int,
     numa_options: NumaOptions | None,
     value: ReturnedValue,
+    lifeline: Connection,
     forked: bool,
 ) -> None:
     os.setsid()
-    _die_with_parent()
+    if warden.VARIABLE in env:
+        warden.set_limits(*warden.limits_with(env[warden.VARIABLE]))
     if forked:
         gc.freeze()  # what came along with the fork is not collected here, where its threads are not
-        _forget_the_agents_files(value)
+        _forget_the_agents_files(value, lifeline)
+    tie(lifeline.fileno())
     os.environ.update(env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)
@@ -146,6 +194,18 @@ def _call(
             stack.enter_context(redirect_stderr(err))
         bound = bind_to_numa(function, local_rank, numa_options)
         record(value.write)(record(bound)(*args))
+
+
+@contextmanager
+def _marked(mark: str | None) -> Iterator[None]:
+    """Who is started in the block has the mark from its first instruction on."""
+    before = resource.getrlimit(warden.LIMIT)
+    if mark is not None:
+        warden.set_limits(*warden.limits_with(mark))
+    try:
+        yield
+    finally:
+        warden.set_limits(*before)
 
 
 @contextmanager
@@ -163,7 +223,7 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _forget_the_agents_files(value: ReturnedValue) -> None:
+def _forget_the_agents_files(*but: ReturnedValue | Connection) -> None:
     """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end.
 
     The numbers stay taken, by something harmless: objects that came along with the fork close theirs when they are
@@ -172,21 +232,14 @@ def _forget_the_agents_files(value: ReturnedValue) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         raise AssertionError("called in the agent itself")
-    kept = {0, 1, 2, value.fileno(), int(parent.sentinel)}
+    kept = {0, 1, 2, int(parent.sentinel), *(each.fileno() for each in but)}
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
-        number = int(name)
+    for number in descriptors():
         if number not in kept and number != nothing:
             with suppress(OSError):  # the listing's own is closed by now
                 os.fstat(number)
                 os.dup2(nothing, number, inheritable=False)
     os.close(nothing)
-
-
-def _die_with_parent() -> None:
-    """A forked child has its parent's environment, by which the warden does not know it: the kernel ends it instead."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def signal_group(pid: int, signum: int) -> None:

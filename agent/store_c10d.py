@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from softrun.agent.addresses import resolve
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.store import Change, LeaderBeats, Leases
+from softrun.runtime.sockets import open_sockets
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -201,13 +201,10 @@ def _loss_of(endpoint: str) -> Iterator[None]:
 
 def _shut_down_connections(port: int, addresses: set[str]) -> None:
     """End every connection of this process to the store: none but ours leads there."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
-        with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+    for number in open_sockets():
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
+            if sock.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as sock:
-                if sock.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                host, peer_port = sock.getpeername()[:2]
-                if peer_port == port and host.removeprefix("::ffff:") in addresses:
-                    sock.shutdown(socket.SHUT_RDWR)
+            host, peer_port = sock.getpeername()[:2]
+            if peer_port == port and host.removeprefix("::ffff:") in addresses:
+                sock.shutdown(socket.SHUT_RDWR)

@@ -5,14 +5,11 @@ It decides nothing and holds no timers. A worker's end is pushed by its pidfd, i
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
+import secrets
 import selectors
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,21 +18,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from softrun.agent import warden
+from softrun.agent.channels import ChannelsDirectory
 from softrun.agent.connected import is_connected
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.observations import Observation, ProgressSeen, StepSeen, StoreUsed, Tick, WorkerExited, WorkerSaid
 from softrun.agent.processes import Process, is_stopped, signal_group, signal_main_thread
 from softrun.agent.starts import Key, Starts
-from softrun.agent.warm_start import Template
+from softrun.agent.wardens import Wardens
+from softrun.agent.warm_start import TOKEN_BYTES, Template
 from softrun.agent.worker_logs import WorkerLogs
-from softrun.runtime.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter, default_root
+from softrun.runtime.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerState
 from softrun.runtime.progress import STACKS_SIGNAL
 from softrun.runtime.watcher import DirectoryWatcher
 
 _FAREWELL_S = 1.0
-_WARDENS = 5
 
 logger = logging.getLogger("softrun")
 
@@ -72,7 +70,6 @@ class Supervisor:
     def __init__(
         self,
         spec: WorkerSpec,
-        node: str,
         start_method: str,
         template: Template | None,
         logs: WorkerLogs,
@@ -82,13 +79,12 @@ class Supervisor:
         post: Callable[[Observation], None],
     ) -> None:
         self._spec = spec
-        self._mark = template.mark if template is not None else node
+        self._token = template.token if template is not None else secrets.token_hex(TOKEN_BYTES)
         self._logs = logs
         self._agent = agent
         self._selector = selector
         self._observe = observe
         self._post = post
-        self._directory = Path(tempfile.mkdtemp(prefix="softrun-", dir=default_root()))
         self._channels: dict[Key, EventWriter] = {}
         self._expected: dict[Key, _Expected] = {}  # have no process yet
         self._processes: dict[Key, Process] = {}
@@ -97,14 +93,17 @@ class Supervisor:
         self._unreaped: set[Key] = set()  # have ended; how is not known yet
         self._signalled: set[Key] = set()
         self._allowed = (0.0, 0.0)
+        self._marks: dict[Key, str] = {}
+        self._marked = 0
         self._error_files: dict[Key, str] = {}
         self._ports: dict[Key, int] = {}  # of the worker stores that their environments name
         self._watcher: DirectoryWatcher | None = None
-        # The cleaners of temporary directories leave a locked one alone, however old it is.
-        self._lock = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
-        self._wardens = 0
-        self._warden = self._start_warden()
+        self._directory = ChannelsDirectory.make()
+        try:
+            self._wardens = Wardens(self._token, self._directory.path, selector)
+        except OSError:
+            self._directory.close()
+            raise
         self._starts = Starts(spec, start_method, template, selector, self._started, self._reap_all)
 
     # --- what the driver asks for
@@ -115,7 +114,7 @@ class Supervisor:
         Raises ChannelError where they cannot be made, and SoftrunError where the process cannot.
         """
         if self._watcher is None:
-            self._watcher = DirectoryWatcher(self._directory, self._rung)
+            self._watcher = DirectoryWatcher(self._directory.path, self._rung)
             self._watcher.start()
         told = {tell.local_rank: tell for tell in order.tell}
         environments = {rank: self._environment(told.get(rank)) for rank in range(self._spec.local_world_size)}
@@ -123,12 +122,14 @@ class Supervisor:
         files = self._logs.open(environments, set(told))
         for tell in order.tell:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
-            self._directory.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
-            channel = EventWriter.create(self._directory / f"worker-{rank}-{tell.launch}")
+            self._directory.path.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
+            channel = EventWriter.create(self._directory.path / f"worker-{rank}-{tell.launch}")
             self._channels[key] = channel
             channel.allow(*self._allowed)
             channel.write(_event(tell))
-            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._mark}
+            self._marked += 1
+            self._marks[key] = warden.mark_of(self._token, self._marked)
+            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._marks[key]}
             self._error_files[key] = files.error_files.get(rank, "")
             self._ports[key] = tell.info.master_port
             self._expected[key] = _Expected(tell, order.restarts_left, [])
@@ -201,6 +202,7 @@ class Supervisor:
                 return
             del self._expected[key]
             self._channels.pop(key).remove()
+            del self._marks[key]
             self._observe(WorkerExited(local_rank, launch, -signum))
         process = self._processes.get(key)
         if process is not None:
@@ -220,25 +222,18 @@ class Supervisor:
     def close(self) -> None:
         """After every worker has ended; one that has not, because this agent ends by a fault, is killed."""
         all_is_well = not self._expected  # one of them may be forked just now
-        for process in self._processes.values():
+        for key, process in self._processes.items():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
+            warden.kill_marked(self._marks[key])
         self._starts.close()
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
         for channel in self._channels.values():
             channel.remove()
-        with suppress(OSError):
-            self._directory.rmdir()
-        if self._warden.stdin is not None:
-            with suppress(OSError):
-                if all_is_well:  # else the warden goes on trying
-                    self._warden.stdin.write(warden.ALL_IS_WELL)
-                self._warden.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._warden.wait(_FAREWELL_S)
-        os.close(self._lock)
+        self._wardens.close(all_is_well)
+        self._directory.close()
 
     # --- starting
 
@@ -282,9 +277,11 @@ class Supervisor:
                 self._reaped(key, self._processes.pop(key), exitcode)
 
     def _reaped(self, key: Key, process: Process, exitcode: int) -> None:
-        self._channels.pop(key).remove()
+        channel, local_rank = self._channels.pop(key), key[0]
+        if (last_words := channel.read_status()) is not None:  # whether others wait for it, for one
+            self._observe(WorkerSaid(*key, last_words))
+        channel.remove()
         self._ports.pop(key, None)
-        local_rank, _ = key
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)
         error_file = self._error_files.pop(key) or os.devnull
@@ -293,10 +290,12 @@ class Supervisor:
         else:
             self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, error_file)
         self._agent.halted()
+        mark = self._marks.pop(key)
         if exitcode != 0 or key in self._signalled:
             # What it had started ends with it. One that ends by itself in good order may leave something to finish.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+            warden.kill_marked(mark)
         self._signalled.discard(key)
         self._observe(WorkerExited(*key, exitcode))
 
@@ -315,25 +314,6 @@ class Supervisor:
             self._post(Tick())
         elif (status := channel.read_status()) is not None:
             self._post(WorkerSaid(int(rank), int(launch), status))
-
-    # --- the warden
-
-    def _start_warden(self) -> subprocess.Popen[bytes]:
-        self._wardens += 1
-        command = [sys.executable, "-I", "-S", warden.__file__, self._mark, str(self._directory)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        pidfd = os.pidfd_open(process.pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._warden_ended(pidfd))
-        return process
-
-    def _warden_ended(self, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
-        self._warden.communicate()
-        if self._wardens < _WARDENS:
-            self._warden = self._start_warden()
-        else:
-            logger.warning("the warden does not stay up: if this agent is killed, its workers may outlive it")
 
 
 def _failure(local_rank: int, pid: int, exitcode: int, error_file: str) -> ProcessFailure:

@@ -5,7 +5,8 @@ the workers, so whatever Python reads when it starts is as theirs; PADDING makes
 thread and no CUDA. It is asked over a socket:
 
     {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
-    {"script": ...}     ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9};
+    {"script": ...} with
+    a lifeline's end    ──▶   {"pid": 123} with a pidfd and, when that process has ended, {"ended": 123, "code": -9};
                               or {"refused": "why"}
 
 It ends when the other end of the socket is closed.
@@ -20,6 +21,7 @@ import sys
 if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
     del sys.path[0]  # this file's directory, which no worker shall import from
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -58,7 +60,7 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
                 os.close(key.fd)
                 send(control, {"ended": key.data, "code": os.waitstatus_to_exitcode(status)})
                 continue
-            request = control.recv(MESSAGE_BYTES)
+            request, lifeline, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
             if not request:
                 os._exit(0)
             order: dict[str, Any] = json.loads(request)
@@ -66,15 +68,16 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
                 pid = os.fork()
             except OSError as error:  # no memory, or too many processes
                 send(control, {"refused": f"a fork failed ({error.strerror})"})
+                close(lifeline)
                 continue
             if pid == 0:
-                for number in [other.fd for other in selector.get_map().values()]:
-                    os.close(number)
+                close([other.fd for other in selector.get_map().values()])
                 control.detach()
                 selector.close()
-                become_worker(order)
+                become_worker(order, *lifeline)
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 return order
+            close(lifeline)
             pidfd = os.pidfd_open(pid)
             selector.register(pidfd, selectors.EVENT_READ, pid)
             send(control, {"pid": pid}, pidfd)
@@ -82,13 +85,18 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
 
 def load(modules: list[str]) -> str:
     """Import what the workers will. Returns why that cannot be, or nothing."""
-    faulthandler.dump_traceback_later(LOAD_S, exit=True)
+    # Not by faulthandler's own timer: that is a thread, which may be there still when threads are counted.
+    faulthandler.register(signal.SIGALRM, chain=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, LOAD_S)
     for name in modules:
         try:
             importlib.import_module(name)
         except BaseException as error:
             return f"{name} cannot be imported ({type(error).__name__}: {error})"
-    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    faulthandler.unregister(signal.SIGALRM)
     return ""
 
 
@@ -100,12 +108,20 @@ def why_unfit() -> str:
         os._exit(int(torch is not None and torch.cuda._is_in_bad_fork()))
     if os.waitpid(rehearsal, 0)[1]:
         return "what they import has asked for CUDA, which does not bear a fork"
-    threads = len(list(Path("/proc/self/task").iterdir()))
+    try:
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - it names nothing but them
+    except OSError:
+        return "there is no /proc here, which shows whether what they import has started threads"
     if threads > 1:
         return f"what they import has started {threads - 1} threads, which a fork does not have"
     gc.collect()
     gc.freeze()
     return ""
+
+
+def close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
@@ -115,9 +131,13 @@ def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> 
         os._exit(0)  # nobody listens any more
 
 
-def become_worker(order: dict[str, Any]) -> None:
+def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     """Make the forked process as one that was started by itself: session, streams, environment, what Python knows."""
+    from softrun.agent.lifeline import tie  # its path is known where softrun's modules are loaded
+
     os.setsid()
+    for descriptor in lifeline:
+        tie(descriptor)
     os.chdir(order["directory"])
     for number, path in ((1, order["out"]), (2, order["err"])):
         if path:
@@ -127,7 +147,9 @@ def become_worker(order: dict[str, Any]) -> None:
     os.environ.update(order["set"])
     for name in order["unset"]:
         os.environ.pop(name, None)
-    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(order["files"]))
+    for limit, soft, hard in order["limits"]:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox that does not know it
+            resource.setrlimit(limit, (soft, hard))
     sys.stdout = sys.__stdout__ = anew(sys.stdout, 1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = anew(sys.stderr, 2)  # type: ignore[misc]
     sys.argv = list(order["argv"])
@@ -166,7 +188,10 @@ def show_command(command: list[str]) -> None:
     """What `ps` shows: the memory that holds this process's arguments has room for as many characters."""
     import ctypes
 
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return  # a sandbox without /proc
     begin, end = int(fields[45]), int(fields[46])
     if end <= begin:
         return  # a sandbox does not say

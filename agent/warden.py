@@ -1,54 +1,150 @@
 """The warden: a small process beside an agent, which ends whatever an agent that dies leaves behind.
 
-It is run as a script (`python -I -S warden.py MARK DIRECTORY`) and holds the reading end of a pipe whose writing end
-only the agent has. When the agent dies, however it dies, the kernel closes that end; the warden then kills every
-process that carries `SOFTRUN_AGENT=MARK` in its environment, which are the workers and all that they have started,
-and removes the agent's channels. An agent that ends in good order says so first, and the warden just ends.
+It is run as a script (`python -I -S warden.py TOKEN DIRECTORY AGENT`) and holds the reading end of a pipe whose writing
+end only the agent has. When the agent dies, however it dies, the kernel closes that end; the warden then kills every
+process that carries a mark with that TOKEN, which are the workers and all that they have started, and removes the
+agent's channels. An agent that ends in good order says so first, and the warden just ends.
 
-A parent-death signal would reach the workers alone, not their children, and is lost when the agent's thread that
-started them ends.
+A mark is `TOKEN-NUMBER`: the agent's token, and which worker it is, or is of. A process carries it in two ways:
+
+- as its soft limit of RLIMIT_LOCKS, which no kernel since Linux 2.4 enforces. Whatever a process starts inherits it:
+  through a new session, a lost parent, another program, an emptied environment. Nobody sets it but who means to.
+- as `SOFTRUN_AGENT=MARK` in the environment that it was started with, for where that limit cannot be set. It is lost
+  where a process overwrites that memory to show another name.
+
+A warden itself carries none, so that a launcher inside of a worker still has its own when all of that worker is killed,
+and shows a name that has nothing of a launcher's, so that `pkill -f` with the launcher's name leaves it alive to do its
+work. Without /proc it finds nobody; then the lifelines of the workers are all there is (`lifeline.py`).
 """
 
 import os
-import shutil
+import resource
+import select
 import signal
 import sys
-import time
+
+TYPE_CHECKING = False  # the name in `typing`, whose import takes its time
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VARIABLE = "SOFTRUN_AGENT"
 ALL_IS_WELL = b"."
-_ROUNDS = 200
+LIMIT = 10  # RLIMIT_LOCKS
+
+_NUMBER_BITS = 20
+_ROUNDS = 1000
+_ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # in /proc/self/stat, behind the name
 
 
-def main(mark: str, directory: str) -> None:
+def main(token: str, directory: str, agent: int) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, and only then
-    if os.read(0, 1) == ALL_IS_WELL:
+    set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
+    _show(f"warden of {agent}")
+    if _agent_says(agent) == ALL_IS_WELL:
         return
-    for _ in range(_ROUNDS):
-        if not kill_marked(mark):
-            break
-        time.sleep(0.005)  # a process that forked while it was killed is found in the next round
+    kill_all_of(token)
+    import shutil  # not needed before, and it takes its time
+
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def kill_marked(mark: str) -> int:
-    """Send SIGKILL to every process with the mark; returns how many there were."""
-    entry = f"{VARIABLE}={mark}".encode()
-    found = 0
-    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs start-up time
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123 - pathlib costs start-up time
-                marked = entry in file.read().split(b"\0")
-            if marked:
-                os.kill(int(name), signal.SIGKILL)
-                found += 1
-        except OSError:
-            continue  # ended meanwhile, or not ours
-    return found
+def mark_of(token: str, number: int) -> str:
+    return f"{token}-{number}"
+
+
+def limits_with(mark: str) -> tuple[int, int]:
+    """The soft and the hard limit of a process that carries the mark, as this one does from `set_limits` on."""
+    return _limit_of(mark), resource.getrlimit(LIMIT)[1]
+
+
+def set_limits(soft: int, hard: int) -> None:
+    try:
+        resource.setrlimit(LIMIT, (soft, hard))
+    except (OSError, ValueError):
+        return  # a sandbox that does not know it, or a hard limit below
+
+
+def kill_all_of(token: str) -> None:
+    """Send SIGKILL to every process with a mark of this token, but this one."""
+    entry = f"\0{VARIABLE}={token}-".encode()
+    _kill(lambda pid: _soft_limit(pid) >> _NUMBER_BITS == int(token, 16) or entry in b"\0" + _environment(pid))
+
+
+def kill_marked(mark: str) -> None:
+    """Send SIGKILL to every process that has inherited this very mark, but this one."""
+    value = _limit_of(mark)
+    _kill(lambda pid: _soft_limit(pid) == value)
+
+
+def _kill(is_meant: "Callable[[int], bool]") -> None:
+    """Whoever is sent SIGKILL starts nothing more: who was started before is there in the next round."""
+    killed = {os.getpid()}
+    for _ in range(_ROUNDS):
+        found = [pid for pid in _all_pids() if pid not in killed and is_meant(pid)]
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue  # ended meanwhile
+        if not found:
+            return
+        killed.update(found)
+
+
+def _all_pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - pathlib costs start-up time
+    except OSError:
+        return []
+
+
+def _limit_of(mark: str) -> int:
+    token, _, number = mark.partition("-")
+    return int(token, 16) << _NUMBER_BITS | int(number) % (1 << _NUMBER_BITS)
+
+
+def _soft_limit(pid: int) -> int:
+    try:
+        return resource.prlimit(pid, LIMIT)[0]
+    except OSError:
+        return 0  # ended meanwhile, or not ours
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - pathlib costs start-up time
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _agent_says(agent: int) -> bytes:
+    """What the agent says when it ends: nothing where it dies. Whoever it has forked may hold the pipe as well."""
+    ends = select.poll()
+    ends.register(0, select.POLLIN)
+    try:
+        ends.register(os.pidfd_open(agent), select.POLLIN)
+    except OSError:
+        return b""
+    ended = dict(ends.poll())
+    return os.read(0, 1) if 0 in ended else b""
+
+
+def _show(name: str) -> None:
+    """What `ps` shows, without what another module would cost that can do it."""
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+        begin, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_END])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123
+            memory.seek(begin)
+            memory.write(name.encode()[: end - begin - 1].ljust(end - begin, b"\0"))
+        with open("/proc/self/comm", "w") as file:  # noqa: PTH123
+            file.write("warden")
+    except OSError:
+        return  # a sandbox
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from typing import Any
 
 from softrun.agent import template as program
 from softrun.agent import warden
+from softrun.agent.lifeline import Lifeline
 from softrun.agent.settings import PASSWORD_VARIABLE
 
-PRELOADED = ("torch", "softrun.runtime", "watchdog.observers")
+PRELOADED = ("torch", "softrun.runtime", "softrun.agent.lifeline", "watchdog.observers")
 LISTEN_S, SEND_S = 0.001, 1.0
+TOKEN_BYTES = 5
 PADDING = "-" * 4096
 SCRIPT_FLAGS = ("-u",)
 """What torch's command line gives to Python before a script."""
@@ -86,15 +89,16 @@ class Template:
 
     def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """`flags` are Python's; `env` stands above the environment of the agent."""
-        self.mark = secrets.token_hex(8)
-        """For the warden of those who are forked from it."""
+        self.token = secrets.token_hex(TOKEN_BYTES)
+        """For the wardens of those who are forked from it."""
         self.flags = tuple(flags)
         self.is_ready = False
         self.is_gone = False
-        self._environment = {**os.environ, **(env or {}), warden.VARIABLE: self.mark}
+        self._environment = {**os.environ, **(env or {}), warden.VARIABLE: warden.mark_of(self.token, 0)}
         self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
+        self._lifelines: deque[Lifeline] = deque()  # of those who were asked for, in that order
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -130,7 +134,7 @@ class Template:
                 f"{names} is not what it was for the process that they would be forked from, or is for one alone"
             )
         else:
-            return self._send(
+            return self._send_with_lifeline(
                 {
                     "is_module": script.is_module,
                     "script": script.name,
@@ -138,7 +142,10 @@ class Template:
                     "command": [sys.executable, *args],
                     "set": {name: value for name, value in environment.items() if own.get(name) != value},
                     "unset": sorted(own.keys() - environment.keys()),
-                    "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+                    "limits": [
+                        (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE)),
+                        (warden.LIMIT, *warden.limits_with(environment[warden.VARIABLE])),
+                    ],
                     "directory": directory,
                     "out": out,
                     "err": err,
@@ -161,14 +168,15 @@ class Template:
             case {"ready": True}:
                 self.is_ready = True
             case {"pid": int(pid)} if pidfds:
-                return Forked(self, pid, pidfds[0])
+                return Forked(self, pid, pidfds[0], self._lifelines.popleft())
             case {"ended": int(pid), "code": int(code)}:
                 self._ended[pid] = code
             case {"refused": str(why)}:
+                self._lifelines.popleft().cut()
                 self._tell(why)
                 return Refused()
             case _:
-                self.is_gone = True
+                self._gone()
                 self._tell(said.get("unfit", "the process that they are forked from has ended"))
         return None
 
@@ -179,7 +187,7 @@ class Template:
         return self._ended.pop(pid, None)
 
     def close(self) -> None:
-        self.is_gone = True
+        self._gone()
         self._control.close()
         self._process.kill()  # it may be at its imports
         self._process.wait()
@@ -200,10 +208,24 @@ class Template:
             self._told.add(why)
             logger.warning("workers start cold, each with its own imports: %s", why)
 
-    def _send(self, order: dict[str, Any]) -> bool:
+    def _gone(self) -> None:
+        self.is_gone = True
+        while self._lifelines:
+            self._lifelines.pop().cut()
+
+    def _send_with_lifeline(self, order: dict[str, Any]) -> bool:
+        lifeline = Lifeline()
+        sent = self._send(order, lifeline.theirs)
+        if sent:
+            self._lifelines.append(lifeline)
+        else:
+            lifeline.cut()
+        return sent
+
+    def _send(self, order: dict[str, Any], *descriptors: int) -> bool:
         self._control.settimeout(SEND_S)
         try:
-            self._control.send(json.dumps(order).encode())
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
         except OSError as error:
             self._tell(f"the process that they are forked from cannot be asked ({error})")
             return False
@@ -220,16 +242,20 @@ def _directory() -> str | None:
 class Forked:
     """A worker that was forked from the template, whose child it is."""
 
-    def __init__(self, template: Template, pid: int, pidfd: int) -> None:
+    def __init__(self, template: Template, pid: int, pidfd: int, lifeline: Lifeline) -> None:
         self._template = template
         self._pidfd = pidfd
+        self._lifeline = lifeline
         self.pid = pid
 
     def end(self) -> int:
         return self._pidfd
 
     def reap(self, _timeout_s: float = 0.0) -> int | None:
-        return self._template.exit_code(self.pid)
+        code = self._template.exit_code(self.pid)
+        if code is not None:
+            self._lifeline.cut()
+        return code
 
     def value(self) -> None:
         return None
@@ -264,7 +290,7 @@ def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -
         return None
     try:
         template = _begun.pop() if _begun else Template(script.flags)
-        if template.flags != script.flags or template.differing(os.environ | {warden.VARIABLE: template.mark}):
+        if template.flags != script.flags or template.differing(dict(os.environ)):
             template.close()
             template = Template(script.flags)
     except OSError as error:

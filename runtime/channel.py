@@ -80,8 +80,8 @@ def default_root() -> Path:
             raise ChannelError(
                 f"SOFTRUN_CHANNEL_ROOT={chosen} is not a directory that can be written to: make it or unset it"
             )
-        return Path(chosen)
-    return Path(tempfile.gettempdir())
+        return Path(chosen).absolute()  # a trainer may change its directory
+    return Path(tempfile.gettempdir()).absolute()
 
 
 class EventWriter:

@@ -21,12 +21,13 @@ from typing import NamedTuple
 Address = tuple[str, int]  # IP, as short as it can be written, and port
 
 _TCP_SYN_SENT = 2
+_NUMBERS_TRIED = 4096
 
 
-def is_room_for(descriptors: int) -> bool:
+def is_room_for(wanted: int) -> bool:
     """Whether this process can have so many more, and leave the trainer as many again as are open then."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limit == resource.RLIM_INFINITY or 2 * (_open_descriptors() + descriptors) <= limit
+    return limit == resource.RLIM_INFINITY or 2 * (len(descriptors()) + wanted) <= limit
 
 
 class Ends(NamedTuple):
@@ -37,12 +38,11 @@ class Ends(NamedTuple):
 def open_sockets() -> dict[int, int]:
     """Inodes by descriptor."""
     found = {}
-    with os.scandir("/proc/self/fd") as descriptors:
-        for entry in descriptors:
-            with contextlib.suppress(OSError):  # closed since it was listed
-                status = os.fstat(int(entry.name))
-                if stat.S_ISSOCK(status.st_mode):
-                    found[int(entry.name)] = status.st_ino
+    for number in descriptors():
+        with contextlib.suppress(OSError):  # closed since it was listed
+            status = os.fstat(number)
+            if stat.S_ISSOCK(status.st_mode):
+                found[number] = status.st_ino
     return found
 
 
@@ -62,9 +62,22 @@ def each_connection(wanted: Callable[[Ends], bool], but: Container[int] = ()) ->
             duplicate.close()
 
 
-def _open_descriptors() -> int:
-    with os.scandir("/proc/self/fd") as descriptors:
-        return sum(1 for _ in descriptors)
+def descriptors() -> list[int]:
+    """The numbers of this process's open descriptors; another thread may have closed some of them since."""
+    try:
+        with os.scandir("/proc/self/fd") as entries:
+            return [int(entry.name) for entry in entries]
+    except OSError:  # a sandbox without /proc
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return [number for number in range(min(limit, _NUMBERS_TRIED)) if _is_open(number)]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def listening_sockets(but: Container[int] = ()) -> set[Address]:

@@ -342,6 +342,14 @@ def test_the_default_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         default_root()
 
 
+def test_a_relative_root_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer may change its directory before it looks for its channel."""
+    (tmp_path / "channels").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOFTRUN_CHANNEL_ROOT", "channels")
+    assert default_root() == tmp_path / "channels"
+
+
 infos = st.builds(
     WorkerInfo,
     **{name: st.integers(0, 10_000) for name in ("local_rank", "role_rank", "rank", "group_rank")},

@@ -1,17 +1,45 @@
-"""The warden ends what its agent leaves behind."""
+"""A warden ends what its agent leaves behind, whatever that has done to hide."""
 
 from __future__ import annotations
 
 import os
+import resource
+import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from local_cluster import alive
+from local_cluster import LocalCluster, alive, descendants, has_ended
 from softrun.agent import warden
+from softrun.agent.wardens import Wardens
+
+TOKEN, OTHER = "1f", "1f0"
+
+AGENT = """
+import os, selectors, signal, sys
+from pathlib import Path
+from softrun.agent.wardens import Wardens
+selector = selectors.DefaultSelector()
+wardens = Wardens(sys.argv[1], Path(sys.argv[2]), selector)
+if os.fork() == 0:
+    os.setsid()
+    signal.pause()  # whoever is forked from an agent holds the pipes of its wardens
+print("ready", flush=True)
+while True:
+    for key, _ in selector.select():
+        key.data(0)
+"""
+
+FAMILIES = {
+    "a session of its own": "setsid sleep 600 & echo $!; exec sleep 600",
+    "no environment": "env -i setsid sleep 600 & echo $!; exec env -i sleep 600",
+    "no parent": "(setsid env -i sleep 600 & echo $!) & wait; exec sleep 600",
+}
 
 
 @pytest.fixture
@@ -21,46 +49,134 @@ def kept(tmp_path: Path) -> Path:
     return directory
 
 
-def start_warden(mark: str, directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-S", warden.__file__, mark, str(directory)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    return LocalCluster(tmp_path / "cluster")
 
 
-def start_family(mark: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A process with a child in a session of its own, both marked."""
-    process = subprocess.Popen(
-        ["sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600"],
-        env={**os.environ, warden.VARIABLE: mark},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
+@pytest.fixture
+def begin() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
+    """Starts a process that has a child, both of which carry a mark, as a limit, in their environment, or as both."""
+    started: list[int] = []
+
+    def begin(
+        mark: str, family: str = "a session of its own", limit: bool = True, environment: bool = True
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        def carry() -> None:
+            if limit:
+                warden.set_limits(*warden.limits_with(mark))
+
+        process = subprocess.Popen(
+            ["sh", "-c", FAMILIES[family]],
+            env={**os.environ, warden.VARIABLE: mark} if environment else None,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=carry,
+        )
+        assert process.stdout is not None
+        started.extend([process.pid, child := int(process.stdout.readline())])
+        return process, child
+
+    yield begin
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def test_it_kills_the_family_when_the_pipe_closes(kept: Path) -> None:
-    keeper = start_warden("mark-1", kept)
-    process, child = start_family("mark-1")
-    other, other_child = start_family("mark-10")
-    assert keeper.stdin is not None
-    keeper.stdin.close()
-    assert keeper.wait(10) == 0
+@pytest.fixture
+def agent(kept: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", AGENT, TOKEN, str(kept)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "ready\n"
+        family = descendants(agent.pid)
+        yield agent
+        for pid in [agent.pid, *family]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def wardens_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]:
+    """By the name that they show."""
+
+    def both() -> list[int] | None:
+        name = f"warden of {agent.pid}".encode()
+        found = [p for p in descendants(agent.pid) if Path(f"/proc/{p}/cmdline").read_bytes().rstrip(b"\0") == name]
+        return found if len(found) == 2 else None
+
+    return cluster.wait_for("two wardens show themselves", both, 10)
+
+
+@pytest.mark.parametrize("also_killed", [0, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nobody_outlives_the_agent(
+    agent: subprocess.Popen[str], begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path,
+    cluster: LocalCluster,
+    family: str, also_killed: int,
+) -> None:  # fmt: skip
+    process, child = begin(warden.mark_of(TOKEN, 7), family)
+    _, others_child = begin(warden.mark_of(OTHER, 7), family)
+    wardens = wardens_of(agent, cluster)
+    for pid in [*wardens[:also_killed], agent.pid]:
+        os.kill(pid, signal.SIGKILL)
     assert process.wait(10) == -signal.SIGKILL
-    assert not alive(child)
+    assert all(has_ended(pid) for pid in [child, *wardens])
     assert not kept.exists()
-    assert alive(other.pid), "a mark that only begins alike is another one"
-    assert alive(other_child)
-    for pid in (other.pid, other_child):
-        os.kill(pid, signal.SIGKILL)
-    other.wait(10)
+    assert alive(others_child), "a token that only begins alike is another agent's"
 
 
-def test_it_just_ends_when_all_is_well(kept: Path) -> None:
-    keeper = start_warden("mark-2", kept)
-    process, child = start_family("mark-2")
-    keeper.communicate(warden.ALL_IS_WELL, timeout=10)
+def test_a_warden_that_is_lost_is_replaced(agent: subprocess.Popen[str], cluster: LocalCluster) -> None:
+    lost, other = wardens_of(agent, cluster)
+    os.kill(lost, signal.SIGKILL)
+    assert has_ended(lost)
+    new = set(wardens_of(agent, cluster))
+    assert other in new
+    assert lost not in new
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_one_of_both_marks_is_enough(begin: Callable[..., tuple[subprocess.Popen[bytes], int]], limit: bool) -> None:
+    process, child = begin(warden.mark_of(TOKEN, 1), limit=limit, environment=not limit)
+    warden.kill_all_of(TOKEN)
+    assert process.wait(10) == -signal.SIGKILL
+    assert has_ended(child)
+
+
+def test_one_workers_mark_is_not_anothers(begin: Callable[..., tuple[subprocess.Popen[bytes], int]]) -> None:
+    process, child = begin(warden.mark_of(TOKEN, 1), "no parent")
+    other, others_child = begin(warden.mark_of(TOKEN, 2), "no parent")
+    warden.kill_marked(warden.mark_of(TOKEN, 1))
+    assert process.wait(10) == -signal.SIGKILL
+    assert has_ended(child)
+    assert alive(other.pid)
+    assert alive(others_child)
+
+
+def test_it_just_ends_when_all_is_well(begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path) -> None:
+    process, child = begin(warden.mark_of(TOKEN, 1))
+    with selectors.DefaultSelector() as selector:
+        Wardens(TOKEN, kept, selector).close(all_is_well=True)
     assert alive(process.pid)
+    assert alive(child)
     assert kept.exists()
-    for pid in (process.pid, child):
-        os.kill(pid, signal.SIGKILL)
-    process.wait(10)
+
+
+def test_one_inside_of_another_agents_worker_carries_no_mark(
+    kept: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be killed with all of that worker, before it has ended its own agent's workers."""
+    before = resource.getrlimit(warden.LIMIT)
+    monkeypatch.setenv(warden.VARIABLE, warden.mark_of(OTHER, 1))
+    warden.set_limits(*warden.limits_with(warden.mark_of(OTHER, 1)))
+    with selectors.DefaultSelector() as selector:
+        wardens = Wardens(TOKEN, kept, selector)
+        pids = [process.pid for process in wardens._living.values()]
+        cluster.wait_for(
+            "they show themselves",
+            lambda: all(Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"warden of") for pid in pids),
+            10,
+        )
+        warden.kill_all_of(OTHER)
+        assert all(alive(pid) for pid in pids)
+        wardens.close(all_is_well=True)
+    warden.set_limits(*before)

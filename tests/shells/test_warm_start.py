@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from softrun.agent import warden
+from softrun.agent.processes import Program
 from softrun.agent.warm_start import Forked, Refused, Script, Template
 
 pytestmark = pytest.mark.processes
@@ -34,7 +36,7 @@ print(json.dumps({
     "signals": {s.name: str(signal.getsignal(s)) for s in signal.valid_signals() if isinstance(s, signal.Signals)},
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "umask": os.umask(0o22), "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
-    "environment": dict(os.environ), "files": sorted(set(os.listdir("/proc/self/fd")) - {"3"}),
+    "environment": dict(os.environ), "files": len(os.listdir("/proc/self/fd")),
     "thread": [threading.current_thread() is threading.main_thread(), threading.active_count()],
     "process": [multiprocessing.current_process().name, repr(multiprocessing.parent_process())],
     "start method": multiprocessing.get_start_method(True),
@@ -74,18 +76,13 @@ class Both:
         return code, out.read_text(), err.read_text()
 
     def marked(self, env: dict[str, str]) -> dict[str, str]:
-        return env | {warden.VARIABLE: self.template.mark}
+        return env | {warden.VARIABLE: warden.mark_of(self.template.token, 1)}
 
     def run_cold(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
         out, err = self.directory / "out", self.directory / "err"
-        with out.open("w") as to_out, err.open("w") as to_err:
-            code = subprocess.Popen(
-                [sys.executable, "-u", *args],
-                env={**os.environ, **self.marked(env)},
-                stdout=to_out,
-                stderr=to_err,
-                start_new_session=True,
-            ).wait(DEADLINE_S)
+        process = Program(sys.executable, ("-u", *args), self.marked(env), str(out), str(err), 0, None)
+        code = process.reap(DEADLINE_S)
+        assert code is not None
         return code, out.read_text(), err.read_text()
 
 
@@ -193,8 +190,9 @@ def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogC
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     template = Template(["-u"], env)
     template.load(["scarce"])
+    marked = env | {warden.VARIABLE: warden.mark_of(template.token, 1)}
     for _ in range(3):
-        assert template.ask(["-u", str(tmp_path / "ends.py")], env | {warden.VARIABLE: template.mark}, "", "")
+        assert template.ask(["-u", str(tmp_path / "ends.py")], marked, "", "")
     said: list[Forked | Refused] = []
     codes: dict[int, int] = {}
     while len(codes) < 2:
@@ -235,3 +233,35 @@ def test_torch_is_there_and_chance_is_not_shared(both: Both, script: Path) -> No
 )
 def test_what_is_a_script(program: str, args: list[str], found: Script | None) -> None:
     assert Script.of(program, args) == found
+
+
+LOADS = """
+import os
+from softrun.agent import template
+for _ in range(200):
+    assert template.load(["json"]) == ""
+    assert len(os.listdir("/proc/self/task")) == 1
+"""
+
+
+def test_what_watches_over_the_imports_is_no_thread() -> None:
+    """One that is about to end is counted as theirs, by chance, and then all workers start cold."""
+    ended = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == 0, ended.stderr
+
+
+HANGS = """
+import signal, sys, threading
+from softrun.agent import template
+signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+template.LOAD_S = 0.1
+template.load(["hangs"])
+"""
+
+
+def test_imports_that_do_not_end_are_ended_with_their_stacks(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text("import threading\nthreading.Lock().acquire()\nthreading.Event().wait()")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", HANGS], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == -signal.SIGALRM
+    assert 'hangs.py", line 3 in <module>' in ended.stderr
