@@ -66,6 +66,7 @@ class Slot:
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
+    launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
     first: int = 0  # the first world that it was told of
     outside: bool = False
@@ -213,7 +214,7 @@ class Crew:
                     )
                 )
             elif slot.state is State.ABSENT:
-                self._launch(slot, info)
+                self._launch(slot, info, now)
                 fresh.append(self._tell(slot, WorkerState.HEALTHY, None, info, world.number))
             else:
                 self._miss(slot, world)  # it ended while the world was being made
@@ -229,23 +230,23 @@ class Crew:
         self.told = world
         return effects
 
-    def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int) -> list[Effect]:
+    def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
         """Start those that are absent, PAUSED and outside; `expected` is a world as it would be with them."""
         places = ranks.places(expected, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
             if slot.state is State.ABSENT:
                 slot.info = places[slot.worker]
-                self._launch(slot, slot.info)
+                self._launch(slot, slot.info, now)
                 slot.outside = slot.paused = True
                 fresh.append(self._tell(slot, WorkerState.PAUSED, None, slot.info, expected.number))
         return [Spawn(tuple(fresh), restarts_left)] if fresh else []
 
     @staticmethod
-    def _launch(slot: Slot, info: WorkerInfo) -> None:
+    def _launch(slot: Slot, info: WorkerInfo, now: float) -> None:
         slot.state = State.RUNNING
         slot.launch += 1
-        slot.launch_port = info.master_port
+        slot.launch_port, slot.launched_at = info.master_port, now
 
     def hold(self, local_rank: int, step: int | None) -> list[Effect]:
         """Have a worker that works complete no step after this one before it is told more; None: it may go on."""
@@ -421,6 +422,12 @@ class Crew:
 
     def has_asked(self) -> bool:
         return any(s.spoke for s in self._slots)
+
+    def late_at(self) -> float | None:
+        """When one that has yet to ask for its world has kept the others waiting for as long as they may wait."""
+        softs = [watch.limits.soft for _, watch in self._watched() if watch.limits.soft is not None]
+        late = [s.launched_at for s in self._slots if s.state is State.RUNNING and not s.spoke and not s.outside]
+        return min(late) + min(softs) if softs and late else None
 
     def leave_out_silent(self) -> None:
         """The others wait, maybe for those that have asked for no world yet: they are outside until they do."""

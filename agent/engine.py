@@ -171,6 +171,7 @@ class Engine:
             self._store_silent_at(),
             self._leaving.until if self._leaving is not None else None,
             self._look_at,
+            self._crew.late_at() if self.stage is Stage.WORKING else None,
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -401,13 +402,24 @@ class Engine:
         self._effects += self._crew.show(local_rank)
         if self.stage is Stage.WORKING and not self._crew.leaving(local_rank):
             self._note(f"{text}: asking for a new world", warning=True)
-            self._break_world()
-            self._crew.leave_out_silent()
-            self._effects += self._crew.pause(None, self._now)
-            self._stage(Stage.WAITING)
+            self._go_on_without_silent()
             self._faults.accuse(local_rank, self._now)
             self._effects += self._crew.look_at_all()
         self._faults.suspect(local_rank, self._now)
+
+    def _go_on_without_silent(self) -> None:
+        """Ask for a world of those that have asked for one."""
+        self._break_world()
+        self._crew.leave_out_silent()
+        self._effects += self._crew.pause(None, self._now)
+        self._stage(Stage.WAITING)
+
+    def _look_for_late(self) -> None:
+        late_at = self._crew.late_at()
+        if self.stage is Stage.WORKING and late_at is not None and self._now >= late_at and not self._restarts_all():
+            for local_rank in self._crew.silent():
+                self._note(f"worker {local_rank} has yet to ask for its world: the others go on until it does", True)
+            self._go_on_without_silent()
 
     def _restarts_all(self) -> bool:
         """Does a world of the same members cost all of them their processes?"""
@@ -657,6 +669,7 @@ class Engine:
         if self._tenure.expiring(self._now):
             self._end_who_stays()
         self._look_for_stores()
+        self._look_for_late()
         self._effects += self._faults.advance(self._now)
         self._effects += self._crew.tick(self._now)
         for failure in self._crew.given_up():
@@ -758,7 +771,7 @@ class Engine:
         if record is not None and self._crew.absent() and self._others_work():
             life = (self._config.node, self.incarnation)
             expected = ranks.with_member(record, replace(self._me(), workers=self._crew.all_workers()))
-            self._effects += self._crew.warm_up(expected, life, self._restarts_left)
+            self._effects += self._crew.warm_up(expected, life, self._restarts_left, self._now)
 
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""

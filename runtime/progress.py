@@ -159,7 +159,7 @@ _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def _show_stack_on_signal() -> None:
-    # faulthandler restores what it finds when the interpreter ends: the signal's own default would end the process then.
+    # faulthandler restores what it finds when the interpreter ends, and the signal's own default would end the process.
     signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     try:
         faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=False)

@@ -23,6 +23,8 @@ The work ends when all who should be there are at work again, or, in a run that 
 | stop, continued before the     | keeps its process       | the same                | the same                      |
 | hard timeout                   |                         |                         |                               |
 | stop, not continued            | fails                   | the same                | the same                      |
+| hang or stop at the start      | has yet to ask for a world, for all that its agent knows: the others go on        |
+|                                | without it until it does                                                          |
 | exit0                          | has left: the others go on without it, and it is no failure                         |
 
 | a rank fails under | its process      | its node's others | other nodes | at work again   | its launcher         |

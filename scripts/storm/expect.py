@@ -9,8 +9,15 @@ from storm.plan import ENDING, HARD_TIMEOUT_S, LATE, NEWCOMER, Fault, Plan, Slot
 LEAVES_ITS_NODE = ("term", "agent", "node")
 
 
+def is_left_out(fault: Fault) -> bool:
+    """Does it never ask for a world? Nobody can tell that from a long start, so it is left alone."""
+    return fault.phase == "start" and (fault.kind == "hang" or (fault.kind == "stop" and fault.resumes_s is None))
+
+
 def fails(fault: Fault, plan: Plan) -> bool:
     """Does its process end by it, as a failure?"""
+    if is_left_out(fault):
+        return False
     match fault.kind:
         case "exception":
             return _raises_out(fault.phase, plan.family)
@@ -45,7 +52,7 @@ def lost_nodes(struck: Sequence[Fault], plan: Plan) -> set[str]:
 def may_lose_process(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     """Slots whose process a fault, or the policy's answer to it, may end. All others are healthy."""
     failed = [fault for fault in struck if fails(fault, plan)]
-    ended = {fault.slot for fault in (*failed, *(f for f in struck if f.kind == "exit0"))}
+    ended = {fault.slot for fault in (*failed, *(f for f in struck if f.kind == "exit0" or is_left_out(f)))}
     nodes = lost_nodes(struck, plan)
     if plan.policy == "no-replace":
         nodes |= {fault.slot.node for fault in failed}
@@ -58,6 +65,7 @@ def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     if any(fault.kind == "newcomer" for fault in struck):
         slots |= {Slot(NEWCOMER, rank) for rank in range(plan.ranks)}
     left = {fault.slot for fault in struck if fault.kind == "exit0"}
+    slots -= {fault.slot for fault in struck if is_left_out(fault)}
     # Where one has finished, a failed neighbour need not be started again.
     finished = {slot.node for slot in left}
     failed = {fault.slot for fault in struck if fails(fault, plan)}

@@ -349,7 +349,7 @@ def test_nothing_of_a_process_that_hung_holds_for_the_next() -> None:
 
 def warm(size: int = 2) -> Crew:
     crew = Crew(size, grace_s=2.0)
-    (spawn,) = crew.warm_up(sealed(member("b"), member("a", workers=size)), LIFE, 3)
+    (spawn,) = crew.warm_up(sealed(member("b"), member("a", workers=size)), LIFE, 3, 0.0)
     assert isinstance(spawn, do.Spawn)
     assert [(t.state, t.info.rank) for t in spawn.tell] == [(WorkerState.PAUSED, 1 + i) for i in range(size)]
     return crew
@@ -367,7 +367,7 @@ def test_who_is_outside_is_in_no_world_until_it_asks_for_one() -> None:
 
 def test_nobody_is_warmed_up_twice() -> None:
     crew = warm()
-    assert crew.warm_up(sealed(member("b"), member("a", workers=2)), LIFE, 3) == []
+    assert crew.warm_up(sealed(member("b"), member("a", workers=2)), LIFE, 3, 0.0) == []
 
 
 def test_the_warm_are_told_of_their_first_world_without_pause_and_without_change() -> None:
@@ -387,7 +387,7 @@ def test_the_outside_are_dismissed_and_others_are_not() -> None:
     crew = entered(2)
     crew.exited(0, 1, 1)
     crew.replace(0)
-    crew.warm_up(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1), Worker(0, 2))), number=2), LIFE, 0)
+    crew.warm_up(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1), Worker(0, 2))), number=2), LIFE, 0, 0.0)
     assert signals(crew.dismiss(5.0)) == [(0, SIGTERM)]
     assert crew.deadline() == 7.0
     assert crew.exited(0, 2, -SIGTERM) is None
