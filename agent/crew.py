@@ -159,6 +159,10 @@ class Crew:
         """Has one of them exited 0 because its work was done?"""
         return any(s.state is State.DONE and not s.called for s in self._slots)
 
+    def has_stuck(self) -> bool:
+        """Does one of them live that is stuck?"""
+        return any(s.state is State.RUNNING and s.stuck for s in self._slots)
+
     def has_worked(self) -> bool:
         """Have the workers shown, one of them, that they work in the world that they were told of last?"""
         return self.told is not None and any(s.worked == self.told.number for s in self._slots)

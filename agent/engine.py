@@ -844,6 +844,7 @@ class Engine:
             self._faults.to_say(self._now),
             crew.missed,
             crew.through(),
+            crew.has_stuck(),
             crew.fresh(),
             self._leaving is not None,
             self._holds.answer(),

@@ -79,6 +79,7 @@ class Report:
     fault: WorkerFault | None = None  # the last that befell one of its workers
     missed_round: int = 0  # a world in which one of its workers has not been because its work was done
     through: bool = False  # one of its workers has exited 0 when its work was done
+    stuck: bool = False  # one of its workers has not left a world that the others have left, and may come back
     fresh: bool = False  # the last world is the first for all of its workers
     leaves: bool = False  # it wants out, and works until the others can do without it
     held: Hold | None = None  # after which step its workers wait, because the leader has asked for it

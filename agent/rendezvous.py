@@ -224,7 +224,8 @@ def decide(
 
     if unheard:
         return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
-    if round_.number and anyone_through and not _survivors(round_, stay):
+    may_return = any(report.stuck and report.standing is Standing.READY for report in reports.values())
+    if round_.number and anyone_through and not may_return and not _survivors(round_, stay):
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))

@@ -293,9 +293,6 @@ class Life:
                 return f"{', '.join(absent)} did not come back in round {record.number}"
         return ""
 
-    def _anyone_done(self) -> bool:
-        return any(p.leaving and not p.alive for node in self.up() for p in node.processes.values())
-
     def _demand_an_end(self) -> None:
         cluster = self.cluster
         record = cluster.store.round
@@ -307,8 +304,8 @@ class Life:
             cluster.workers.finish(record.number, (0.0, 0.2))
         while self.up():
             record = cluster.store.round
-            if record is not None and record.phase is Phase.SEALED and (record.finishing or self._anyone_done()):
-                # Somebody finished while others were between two worlds: they finish when they are there.
+            if record is not None and record.phase is Phase.SEALED:
+                # Those that were between two worlds finish when they are there.
                 world = cluster.workers.world(record.number)
                 if world and not any(process.leaving for process in world):
                     cluster.workers.finish(record.number, (0.0, 0.2))

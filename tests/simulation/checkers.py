@@ -468,27 +468,28 @@ class FinishedStaysFinished(Checker):
 
 
 class WorkIsNotBegunAgain(Checker):
-    """Once a worker has exited 0 because its work was done, no world has newcomers alone, who would begin anew."""
+    """Once a worker has exited 0 because its work was done, no world has newcomers alone, who would begin anew; as long
+    as an agent that knows of it is there to say so."""
 
     def __init__(self) -> None:
-        self._through = 0.0
+        self._through: dict[str, float] = {}  # by node, when its first was
 
     def worker_died(self, process: Process, exitcode: int, because: str) -> None:
-        if exitcode == 0 and process.leaving and not process.asked and not self._through:
-            self._through = self.cluster.now
+        if exitcode == 0 and process.leaving and not process.asked:
+            self._through.setdefault(process.node.name, self.cluster.now)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
-        if (
-            before is None
-            or not sealed_anew(before, after)
-            or not self._through
-            or after.settings.restart_policy == "hard"
-        ):
+        if before is None or not sealed_anew(before, after) or after.settings.restart_policy == "hard":
             return
         # What was on its way when the first one exited may still be sealed.
-        known = self._through < self.cluster.now - 2 * by.config.beat_interval_s - self.cluster.weather.slow_s[1] - 1.0
+        before_that = self.cluster.now - 2 * by.config.beat_interval_s - self.cluster.weather.slow_s[1] - 1.0
+        known = [name for name, at in self._through.items() if at < before_that and self._is_heard(name, by)]
         old = set(lives(before)) & set(lives(after))
-        self.demand(bool(old) or not known, f"in round {after.number} newcomers alone begin what is done")
+        self.demand(bool(old) or not known, f"in round {after.number} newcomers alone begin what {known} had done")
+
+    def _is_heard(self, name: str, by: Node) -> bool:
+        node = self.cluster.nodes[name]
+        return node.alive and not node.stalled and node.side == by.side and not node.store_cut
 
 
 class Converges(Checker):

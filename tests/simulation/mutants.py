@@ -291,9 +291,14 @@ def begins_what_is_done_again() -> list[Patch]:
 MUTANTS = (
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",), near=2290),
-    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=450),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=310),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
-    Mutant("seals_with_unheard_members", seals_with_unheard_members, ("NoGhosts", "Progress"), near=2800),
+    Mutant(
+        "seals_with_unheard_members",
+        seals_with_unheard_members,
+        ("NoGhosts", "Progress", "WorkIsNotBegunAgain"),
+        near=2800,
+    ),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
     Mutant("sorts_members_by_name", sorts_members_by_name, ("SurvivorsFirst",)),
