@@ -62,6 +62,7 @@ class Slot:
     leave: int = 0  # the last of them that told it to leave its world
     in_step_until: float | None = None  # it may end some steps before it leaves
     named: int = 0  # the last of them that named a world
+    ends: bool = False  # its interpreter is ending, by itself
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
@@ -137,9 +138,9 @@ class Crew:
         return any(s.state is State.RUNNING and s.in_world for s in self._slots)
 
     def fresh(self) -> bool:
-        """Is the last world the first for all that are in it?"""
+        """Is the last world the first for all that are in it, or the first in which they could work?"""
         return self.told is not None and all(
-            s.first == self.told.number for s in self._slots if s.state in LIVING and s.in_world
+            s.first == self.told.number or not s.worked for s in self._slots if s.state in LIVING and s.in_world
         )
 
     def at_work(self) -> list[tuple[int, int]]:
@@ -323,6 +324,7 @@ class Crew:
             return False
         slot.spoke = True
         slot.applied = max(slot.applied, status.applied)
+        slot.ends = status.ends
         if status.ends and slot.watch is not None:
             slot.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
         slot.called, slot.worked = status.called, max(slot.worked, status.worked, status.counts)
@@ -452,15 +454,17 @@ class Crew:
     def stop(self, signum: int, now: float, rewinding: bool = False) -> list[Effect]:
         """Ask every running worker to end; SIGKILL follows after the grace time, or at once for signal 9.
 
-        `rewinding`: they will be started again in their places (`rewind`).
+        One that is ending by itself is not asked: its exit code tells whether its work was done. `rewinding`: they will
+        be started again in their places (`rewind`).
         """
         self._rewinding = rewinding
         effects: list[Effect] = []
         for slot in self._slots:
             if slot.state is State.RUNNING or (slot.state is State.STOPPING and signum == SIGKILL):
                 slot.state = State.STOPPING
-                effects.append(self._signal(slot, signum))
                 killed = signum == SIGKILL
+                if killed or not slot.ends:
+                    effects.append(self._signal(slot, signum))
                 slot.term_at = None
                 slot.kill_at = None if killed else now + self._grace_s
                 slot.abandon_at = now + ABANDON_S if killed else None
@@ -521,7 +525,7 @@ class Crew:
             return None  # an earlier life, given up long ago
         slot.term_at = slot.kill_at = slot.abandon_at = None
         if slot.state is State.STOPPING and not slot.failing:
-            slot.state = State.STOPPED
+            slot.state = State.DONE if slot.ends and exitcode == 0 else State.STOPPED
             return None
         if exitcode == 0 and not slot.failing:
             slot.state = State.DONE
@@ -591,7 +595,7 @@ class Crew:
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
         slot.first = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
         slot.hold_at = slot.in_step_until = None
-        slot.spoke = slot.paused = slot.outside = slot.stuck = False
+        slot.spoke = slot.paused = slot.outside = slot.stuck = slot.ends = False
         slot.failing = slot.looked = slot.shown = False
 
     @staticmethod

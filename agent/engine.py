@@ -497,7 +497,13 @@ class Engine:
             return True
         told = self._crew.told
         alone = told is not None and len(told.members) == 1
-        return self._crew.through() and (alone or self._respond(Trigger.WORKER_FAILURE) is Response.WITHDRAW_AND_RETURN)
+        match self._respond(Trigger.WORKER_FAILURE):
+            case Response.STOP_MEET_START:
+                return False  # those that are done stay so, and the others work on from their checkpoint
+            case Response.WITHDRAW_AND_RETURN:
+                return self._crew.through()
+            case _:
+                return self._crew.through() and alone
 
     def _signalled(self, signum: int) -> None:
         result = Result(Outcome.SIGNALLED, signum=signum)
@@ -776,7 +782,7 @@ class Engine:
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""
         # Only a failure of this node's own costs a restart: "decrease max_restarts" (RFC, option 1).
-        if self._restarts_left == 0 or (self.record is not None and self.record.finishing):
+        if self._restarts_left == 0 or self._is_ending():
             self._spent()
             return
         self._restarts_left -= 1

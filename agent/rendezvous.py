@@ -225,7 +225,7 @@ def decide(
     if unheard:
         return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
     may_return = any(report.stuck and report.standing is Standing.READY for report in reports.values())
-    if round_.number and anyone_through and not may_return and not _survivors(round_, stay):
+    if round_.number and anyone_through and not may_return and not _survivors(round_, reports, stay):
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))
@@ -341,10 +341,10 @@ def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> 
     return [m for m in merged if m.workers]
 
 
-def _survivors(round_: Round, stay: list[Member]) -> list[Member]:
-    """Those with a worker that is in this world, and has what it did there."""
+def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) -> list[Member]:
+    """Those with a worker that is in this world, or comes back to it, and has what it did there or before."""
     placed = {m.life: m.workers for m in round_.members}
-    return [m for m in stay if any(worker in placed[m.life] for worker in m.workers)]
+    return [m for m in stay if not reports[m.node].fresh or any(worker in placed[m.life] for worker in m.workers)]
 
 
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:

@@ -87,6 +87,8 @@ def exit_codes(node: str, struck: Sequence[Fault], plan: Plan) -> set[int]:
         return {0, 1} if late else {1}
     if node == NEWCOMER:
         return {0, 1} if late else {0}
+    if failed and plan.policy == "no-replace" and any(fault.kind == "exit0" for fault in own):
+        return {0, 1}  # its work is done, or a failure of it: whichever was first
     if failed and late:
         return {0, 1}  # the others may have been done before it could come back
     if failed and (plan.max_restarts == 0 or _all_have_failed(failed, plan)):

@@ -285,7 +285,7 @@ def never_waits_for_worlds_to_converge() -> list[Patch]:
 
 
 def begins_what_is_done_again() -> list[Patch]:
-    return [(rendezvous, "_survivors", lambda round_, stay: stay)]
+    return [(rendezvous, "_survivors", lambda round_, reports, stay: stay)]
 
 
 MUTANTS = (
