@@ -157,8 +157,8 @@ class Crew:
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
 
     def through(self) -> bool:
-        """Has one of them exited 0 because its work was done?"""
-        return any(s.state is State.DONE and not s.called for s in self._slots)
+        """Has one of them exited 0 because its work was done? One that never worked, or was in a call, has left."""
+        return any(s.state is State.DONE and s.worked and not s.called for s in self._slots)
 
     def has_stuck(self) -> bool:
         """Does one of them live that is stuck?"""
@@ -548,7 +548,7 @@ class Crew:
 
     def _miss(self, slot: Slot, world: Round) -> None:
         self.incomplete = True
-        if slot.state is State.DONE and not slot.called:
+        if slot.state is State.DONE and slot.worked and not slot.called:
             self.missed = world.number
 
     # --- beginning anew

@@ -26,6 +26,9 @@ _TABLES = (
 )
 
 
+_worked = False
+
+
 def has_group() -> bool:
     """Whether torch has a default process group; a process that has not imported torch has none."""
     is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
@@ -33,12 +36,27 @@ def has_group() -> bool:
 
 
 def has_worked() -> bool:
-    """Whether a collective has followed another in one of the groups: their members work together. For any thread."""
+    """Whether a collective has followed another in one of the groups since `forget_work`: their members work together.
+    For any thread."""
+    if _worked:
+        return True
     for group in list(getattr(_world(), "pg_map", {})):
         with suppress(Exception):  # its backend does not count, or it is being destroyed
             if group._get_sequence_number_for_group() > 1:
                 return True
     return False
+
+
+def remember_work() -> None:
+    """The groups are about to be destroyed."""
+    global _worked
+    _worked = has_worked()
+
+
+def forget_work() -> None:
+    """A new world begins."""
+    global _worked
+    _worked = False
 
 
 def are_empty() -> bool:
@@ -105,6 +123,7 @@ def _destroy(torchs: Callable[[Any], None], instead: Callable[[], None], group: 
     if group is None and not has_group():
         instead()
     else:
+        remember_work()
         torchs(group)
 
 

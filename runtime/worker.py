@@ -28,7 +28,7 @@ from pydantic import PrivateAttr
 
 from softrun.runtime.abort import abort_all, note_groups
 from softrun.runtime.allowance import Allowance
-from softrun.runtime.books import destroying_nothing_does, has_group, has_worked
+from softrun.runtime.books import destroying_nothing_does, forget_work, has_group, has_worked
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, ChannelError
 from softrun.runtime.events import (
     ProgressLimits,
@@ -343,6 +343,7 @@ class _Worker:
     def _end(self) -> None:
         """To end may take its time, which is no hang; nobody waits for it."""
         if self._progress is not None and self._progress.is_own:
+            self._show_work()
             self._tell(ends=True)
 
     def _enter(self, event: WorkerEvent) -> None:
@@ -354,6 +355,7 @@ class _Worker:
             self._round, self._grouped, self._handed = event.round, False, None
             self._begin_world()
             leave_unfinished_groups()
+            forget_work()
             _note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
