@@ -352,6 +352,6 @@ def _outcome(result: Result, supervisor: Supervisor) -> RunResult:
         case Outcome.STORE_LOST:
             raise StoreConnectionError(result.reason)
         case Outcome.JOB_FAILED:
-            raise JobFailedError(f"the job was ended by the failure of another node ({result.reason}): look at its log")
+            raise JobFailedError(f"the job was ended on all nodes ({result.reason}): look at their logs")
         case Outcome.USAGE:
             raise UsageError(result.reason)

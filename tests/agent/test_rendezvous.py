@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from values import JOB, STORE, member, opened, ready, sealed
 
 from softrun.agent import rendezvous
-from softrun.agent.model import Hold, Phase, Report, Round, Standing
+from softrun.agent.model import Hold, Phase, Report, Round, Standing, Worker
 from softrun.agent.rendezvous import Decision, Fate, Patience, Waits
 from softrun.runtime.events import WorkerFault
 
@@ -451,3 +451,46 @@ def test_while_one_works_that_others_finish_changes_nothing() -> None:
     assert decision.unfinished == "c"
     assert rendezvous.stands(decision, ready(B), Report(B, Standing.FINISHED, done=(0,)), heard=3, missed=False)
     assert not rendezvous.stands(decision, ready(C), Report(C, Standing.FINISHED, done=(0,)), heard=3, missed=False)
+
+
+# --- faults that come together, and the end of the work
+
+
+def told(text: str, wait_s: float = 0.0) -> WorkerFault:
+    return WorkerFault(round=1, text=text, last_call_wait=wait_s)
+
+
+def test_a_fault_waits_for_those_of_others_on_any_node_and_all_are_named() -> None:
+    since = Patience()
+    first = ready(A, fault=told("of a", wait_s=2.0))
+    broken = ready(B, broken_round=1)  # its ranks have felt it, which needs no other explanation
+    assert decide(sealed(A, B), first, broken, now=1.0, since=since).again_at == 3.0
+    assert decide(sealed(A, B), first, broken, now=2.9, since=since).proposal is None
+    proposal = decide(sealed(A, B), first, ready(B, fault=told("of b")), now=3.0, since=since).proposal
+    assert proposal is not None
+    assert proposal.fault is not None
+    assert proposal.fault.text == "of a\nalso of b"
+
+
+def test_a_loss_ends_the_wait_for_faults() -> None:
+    assert members(decide(sealed(A, B), ready(A, fault=told("of a", wait_s=9.0)), dead="b")) == ["a"]
+
+
+def test_when_those_that_worked_are_through_nobody_begins_anew() -> None:
+    replaced = replace(A, workers=(Worker(0, 2),))
+    decision = decide(sealed(A), ready(replaced, done=(1,), through=True, fresh=True))
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
+
+
+def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through() -> None:
+    away = replace(A, workers=())
+    assert decide(sealed(A), ready(away, through=True, stuck=True)).proposal is None
+    back = replace(A, workers=(Worker(1, 1),))
+    since = Patience(enough_since=0.0)
+    assert members(decide(sealed(A), ready(back, done=(0,), through=True), now=9.0, since=since)) == ["a"]
+
+
+def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
+    replaced = replace(A, workers=(Worker(0, 2),))
+    assert members(decide(sealed(A), ready(replaced, done=(1,)))) == ["a"]
