@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from softrun.runtime.books import retire_lonely_group
 from softrun.runtime.noted import cut_groups, note_groups, registered_groups
 
 __all__ = [
@@ -96,7 +95,6 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 
 def abort_groups() -> list[threading.Thread]:
     """Make whoever sits in any of torch's groups raise. For any thread; does not wait: the threads returned may."""
-    retire_lonely_group()
     threads = cut_groups()
     for backend in _others_than_gloo():
         threads.extend(_abort_in_thread(backend))

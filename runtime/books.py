@@ -85,16 +85,10 @@ def empty() -> None:
     world.group_count = 0
 
 
-def retire_lonely_group() -> None:
-    """Have whoever uses the default group next find that there is none, where it has one member alone.
-
-    Nobody waits in such a group, so nothing that is done to it would make anybody raise. For any thread.
-    """
-    world = _world()
-    group = getattr(world, "default_pg", None)
-    with suppress(Exception):  # it is being destroyed
-        if group is not None and group.size() == 1:
-            sys.modules[_C10D]._update_default_pg(None)
+def retire_default_group(group: Any) -> None:
+    """Have whoever uses the default group next find that there is none, if it is this one. For any thread."""
+    if getattr(_world(), "default_pg", None) is group:
+        sys.modules[_C10D]._update_default_pg(None)
 
 
 def destroying_nothing_does(instead: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from softrun.runtime.books import retire_default_group
 from softrun.runtime.gloo import Build, Connections, ask
 
 NOTE_S = 1.0
@@ -106,7 +107,16 @@ def cut_groups() -> list[threading.Thread]:
         build.abort()
     for group in noted:
         group.cut()
+    _retire_lonely()
     return [_start(_note_and_cut)] if _unnoted() else []
+
+
+def _retire_lonely() -> None:
+    """Nobody waits in a gloo group of one, so no connection that could be cut would make its trainer raise."""
+    for group in registered_groups():
+        with suppress(Exception):  # it is being destroyed
+            if group.size() == 1 and gloo_devices(group):
+                retire_default_group(group)
 
 
 def end_world() -> None:

@@ -14,7 +14,7 @@ from textwrap import dedent
 from typing import Any, TypeVar
 
 from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
-from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorldChangeEvent
+from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
 DEADLINE_S = 60.0
 
@@ -78,6 +78,12 @@ class Worker:
                 # A shell's background processes ignore it, and so would their children.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        """What it has told last, but for what it tells by itself, sooner or later: that it works, and that it ends."""
+        status = self.writer.read_status()
+        return status and status.model_copy(update={"worked": 0, "ends": False})
 
     @property
     def output(self) -> str:

@@ -29,7 +29,7 @@ print("second", info.world_size)
 
 
 def status_becomes(worker: Worker, expected: WorkerStatus) -> None:
-    wait_until(lambda: worker.writer.read_status() == expected, f"{expected}")
+    wait_until(lambda: worker.status == expected, f"{expected}")
 
 
 def test_a_world_is_handed_out_with_its_environment(agent: FakeAgent) -> None:
@@ -50,7 +50,7 @@ def test_a_world_is_handed_out_with_its_environment(agent: FakeAgent) -> None:
     agent.form([agent.start("pass"), worker, agent.start("pass")])
     worker.says("rank 1")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
+    assert worker.status == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
 
 
 def test_it_waits_while_paused_and_lets_signal_handlers_run(agent: FakeAgent) -> None:
@@ -118,7 +118,7 @@ def test_a_broken_world_is_reported_and_not_handed_out_again(agent: FakeAgent, u
     agent.form([worker, agent.start("pass")])
     worker.says("second 2")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=3)
+    assert worker.status == WorkerStatus(ready=True, limits=ProgressLimits(), applied=3)
 
 
 def test_while_there_is_a_group_the_world_is_not_broken(agent: FakeAgent) -> None:
@@ -221,7 +221,7 @@ def test_a_forked_child_reads_and_leaves_the_status_to_the_worker(agent: FakeAge
     agent.form([worker, agent.start("pass")])
     worker.says("child 0")
     assert worker.ends() == 0
-    assert worker.writer.read_status() == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
+    assert worker.status == WorkerStatus(ready=True, limits=ProgressLimits(), applied=1)
 
 
 def run_alone(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

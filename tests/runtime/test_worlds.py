@@ -79,7 +79,7 @@ def one_reports_broken(workers: list[Worker], round_: int) -> None:
     """A neighbour of the dead one does; the others wait for their agent's word."""
     told = {"ready": True, "limits": ProgressLimits(), "applied": 1, "broken_round": round_}
     expected = [WorkerStatus(**told), WorkerStatus(**told, counts=1)]
-    wait_until(lambda: any(worker.writer.read_status() in expected for worker in workers), f"{expected}")
+    wait_until(lambda: any(worker.status in expected for worker in workers), f"{expected}")
 
 
 def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent) -> None:
