@@ -13,8 +13,10 @@ and becomes ABSENT again by `renew` or `replace` (as a new incarnation, which th
 one keep their place). Every process that is started has its own launch number, whatever its incarnation.
 
 Not every worker that runs can be in a world. One that was started while a world was under way is *outside* until it
-has asked for a world, so the others never wait for its imports. One that makes no progress and does not leave its world
-when it is told to is *stuck*: the others go on without it, until it has left, or is ended.
+has asked for a world, so the others never wait for its imports; so is one that has kept them waiting for too long. One
+that makes no progress and does not leave its world when it is told to is *stuck*: the others go on without it, until it
+has left, or is ended. One that exits 0 is done: its work was, if it has worked and nobody waits for it in a call
+(`through`); else it has left, and may leave a gap that the others have to be told of.
 
 Stopping escalates by deadlines that live here: the signal, then SIGKILL after the grace time, then, for a process that
 not even SIGKILL ends (uninterruptible in the kernel), it is given up after `ABANDON_S`.
@@ -62,7 +64,7 @@ class Slot:
     leave: int = 0  # the last of them that told it to leave its world
     in_step_until: float | None = None  # it may end some steps before it leaves
     named: int = 0  # the last of them that named a world
-    ends: bool = False  # its interpreter is ending, by itself
+    ends: bool = False  # its work is done, or its interpreter is ending by itself
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more

@@ -173,7 +173,7 @@ class WorkerStatus(_Value):
     called: int = Field(
         default=0, ge=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
     )
-    ends: bool = Field(default=False, description="its interpreter is ending, and its main thread shows nothing more")
+    ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

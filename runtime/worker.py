@@ -129,6 +129,11 @@ def end_call() -> None:
     _worker().end_call()
 
 
+def be_through() -> None:
+    """The work is done: what follows is this process's own."""
+    _worker().be_through()
+
+
 def tell_fault(text: str, depth: int, last_call_wait_s: float) -> None:
     """Have the agents end this world, whose members are well, and form a new one."""
     _worker().tell_fault(text, depth, last_call_wait_s)
@@ -233,7 +238,7 @@ class _Worker:
             if not event.interrupts:
                 let_go()  # peers that are not aborted notice so that this one ends no step with them
             called = event.round if self.in_call and usable else 0
-            self._tell(ready=True, applied=event.sequence, broken_round=broken, called=called)
+            self._tell(ready=True, applied=event.sequence, broken_round=broken, called=called, ends=False)
             if usable:
                 self._enter(event)
                 return event
@@ -304,7 +309,11 @@ class _Worker:
 
     def end_call(self) -> None:
         self.in_call = False
-        self._tell(called=0)
+        self._tell(called=0, ends=True)
+
+    def be_through(self) -> None:
+        self._show_work()
+        self._tell(ends=True)
 
     def completed(self, step: int) -> None:
         if self._progress is not None and step >= 0:
@@ -343,8 +352,7 @@ class _Worker:
     def _end(self) -> None:
         """To end may take its time, which is no hang; nobody waits for it."""
         if self._progress is not None and self._progress.is_own:
-            self._show_work()
-            self._tell(ends=True)
+            self.be_through()
 
     def _enter(self, event: WorkerEvent) -> None:
         with self._entering:

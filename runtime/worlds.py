@@ -24,7 +24,7 @@ from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.noted import let_go
 from softrun.runtime.steplog import is_wanted, log_step
-from softrun.runtime.worker import completed, hold, last_event, ping, wait_for_world
+from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 
 # A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
 BUILD_ATTEMPTS = 5
@@ -174,6 +174,7 @@ def worlds() -> Iterator[World]:
         world = World(wait_for_world(after_round))
         yield world
         if not world.ended:
+            be_through()
             return
         after_round = world.round
 
