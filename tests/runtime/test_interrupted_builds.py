@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed as dist
+from gloo_ranks import Me, run
 from torch.distributed import destroy_process_group  # by name, as many programs have it
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -56,11 +57,18 @@ class InterruptAt:
         return self._line
 
 
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    noted.note_groups()
-    destroying_nothing_does(groups.leave_unfinished_groups)
-    yield
+def alone(body: Callable[[], None]) -> None:
+    """In a process of its own: one that has had gloo's threads does not bear the forks of other tests."""
+
+    def noted_there(_me: Me) -> None:
+        noted.note_groups()
+        destroying_nothing_does(groups.leave_unfinished_groups)
+        body()
+
+    run(noted_there)
+
+
+def leave() -> None:
     groups.leave_groups(in_trouble=True)
 
 
@@ -80,9 +88,13 @@ def works() -> None:
     assert dist.get_world_size() == 1
 
 
-@pytest.mark.parametrize("leave", [lambda: groups.leave_groups(in_trouble=True), destroy_process_group])
+@pytest.mark.parametrize("leave", [leave, destroy_process_group])
 @pytest.mark.parametrize("interrupted", [build, build_mesh])
 def test_whatever_line_a_build_is_interrupted_at(interrupted: Callable[[], None], leave: Callable[[], None]) -> None:
+    alone(lambda: interrupt_each_line(interrupted, leave))
+
+
+def interrupt_each_line(interrupted: Callable[[], None], leave: Callable[[], None]) -> None:
     line, raised = 0, True
     while raised:
         line += 1 + line // 40
@@ -97,6 +109,10 @@ def test_whatever_line_a_build_is_interrupted_at(interrupted: Callable[[], None]
 
 
 def test_whatever_line_a_destruction_is_interrupted_at() -> None:
+    alone(interrupt_each_line_of_a_destruction)
+
+
+def interrupt_each_line_of_a_destruction() -> None:
     line, raised = 0, True
     while raised:
         line += 1
@@ -104,24 +120,30 @@ def test_whatever_line_a_destruction_is_interrupted_at() -> None:
         with InterruptAt(line) as interrupt:
             dist.destroy_process_group()
         raised = interrupt.raised
-        groups.leave_groups(in_trouble=True)
+        leave()
         assert books.are_empty()
     assert line > 15, "nothing was traced"
     works()
 
 
 def test_what_was_never_built_can_be_destroyed() -> None:
-    destroy_process_group()
-    dist.destroy_process_group()
-    build()
-    destroy_process_group()
-    assert not dist.is_initialized()
+    def destroy_nothing_and_something() -> None:
+        destroy_process_group()
+        dist.destroy_process_group()
+        build()
+        destroy_process_group()
+        assert not dist.is_initialized()
+
+    alone(destroy_nothing_and_something)
 
 
 def test_a_group_that_is_not_the_default_one_is_destroyed_as_ever() -> None:
-    build()
-    other = dist.new_group([0])
-    dist.destroy_process_group(other)
-    assert dist.is_initialized()
-    with pytest.raises(ValueError, match="Invalid process group"):
+    def destroy_a_sub_group() -> None:
+        build()
+        other = dist.new_group([0])
         dist.destroy_process_group(other)
+        assert dist.is_initialized()
+        with pytest.raises(ValueError, match="Invalid process group"):
+            dist.destroy_process_group(other)
+
+    alone(destroy_a_sub_group)
