@@ -502,7 +502,9 @@ class Converges(Checker):
 
     def observed(self, node: Node, seen: saw.Observation) -> None:
         record = self.cluster.store.round
-        if isinstance(seen, saw.WorkerSaid) and record is not None and seen.status.worked == record.number > 0:
+        if not isinstance(seen, saw.WorkerSaid) or record is None or not record.number:
+            return
+        if record.number in (seen.status.worked, seen.status.counts):
             self._row.clear()
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:

@@ -38,6 +38,7 @@ class Process:
     alive: bool = True
     asked: bool = False  # a signal was sent to it
     leaving: bool = False  # its script is through and about to exit 0
+    builds: bool = False  # the groups of the world that it has come to
     has_left: bool = False  # it exits 0 although its work is not done
     tells: list[do.Tell] = field(default_factory=list)
     applied: int = 0  # how many of them it has obeyed
@@ -179,6 +180,7 @@ class Workers:
     def _build(self, process: Process, number: int) -> None:
         """It has come to a world."""
         cluster, builds_s = self._cluster, self._cluster.draw(self._cluster.timing.worker_works)
+        process.builds = True
         if cluster.chance(cluster.habits.dies_building):
             cluster.after(builds_s * cluster.rng.random(), self._die_building, process, number)
         else:
@@ -192,11 +194,16 @@ class Workers:
         """It has built its groups, unless others of its world are not there yet."""
         if not process.works_in(number) or process.hung_since is not None or process.status.worked == number:
             return
-        if number in self._whole or all(p.applied == len(p.tells) and not p.stalled for p in self.world(number)):
+        process.builds = False
+        if number in self._whole or all(self._has_built(peer) for peer in self.world(number)):
             self._whole.add(number)
             self.say(process, worked=number)
         else:
             self._cluster.after(0.1, self._work, process, number)
+
+    @staticmethod
+    def _has_built(process: Process) -> bool:
+        return process.applied == len(process.tells) and not process.stalled and not process.builds
 
     def obey(self, process: Process) -> None:
         """What it was told last, as soon as it has seen it."""
