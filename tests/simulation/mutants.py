@@ -284,8 +284,13 @@ def never_waits_for_worlds_to_converge() -> list[Patch]:
     return [(Convergence, "pace", lambda self, round_, decision, now: decision)]
 
 
+def begins_what_is_done_again() -> list[Patch]:
+    return [(rendezvous, "_survivors", lambda round_, reports, stay: stay)]
+
+
 MUTANTS = (
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
+    Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",), near=1790),
     Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=310),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant(
