@@ -42,8 +42,7 @@ def found(founder: Member, settings: JobSettings) -> Round:
 
 
 def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
-    stepless = round_.stepless + (round_.phase is Phase.SEALED)  # nobody is left to tell whether it had a step
-    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost, stepless=stepless)
+    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost)
 
 
 def _without_workers(newcomer: Member) -> Member:
