@@ -52,8 +52,9 @@ class Convergence:
             return decision
         if self._wanted[0] != round_.version:
             self._wanted = (round_.version, now)
-        if round_.phase is not Phase.SEALED or round_.finishing or self._has_worked(round_, now):
-            return _counted(decision, round_.stepless if round_.phase is Phase.OPEN else 0)
+        is_open = round_.phase is Phase.OPEN
+        if round_.finishing or (not is_open and self._has_worked(round_, now)):
+            return _counted(decision, 0)
         if decision.proposal is not None and not _ends(round_, decision.proposal):
             return _counted(decision, round_.stepless)
         if round_.stepless >= MOST_STEPLESS:
@@ -61,7 +62,7 @@ class Convergence:
         due = self._wanted[1] + _wait_s(round_, decision)
         if now < due:
             return Decision(f"{decision.reason}; {round_.stepless} worlds before it had no step either", again_at=due)
-        return _counted(decision, round_.stepless + 1)
+        return _counted(decision, round_.stepless + (not is_open))  # a world that is open has been counted
 
     def _has_worked(self, round_: Round, now: float) -> bool:
         return self._worked == round_.number or now - self._world[1] >= STOOD_S
@@ -83,7 +84,7 @@ def _wait_s(round_: Round, decision: Decision) -> float:
         return 0.0
     twice = 2.0 ** (round_.stepless - 1)
     proposal = decision.proposal
-    if proposal is not None and ranks.shrunk(round_, proposal):
+    if proposal is not None and (round_.phase is Phase.OPEN or ranks.shrunk(round_, proposal)):
         return min(MOST_LOSS_S, LOSS_S * twice)
     if proposal is None or ranks.grown(round_, list(proposal.members)):
         return min(MOST_GROWTH_S, GROWTH_S * twice)

@@ -42,7 +42,8 @@ def found(founder: Member, settings: JobSettings) -> Round:
 
 
 def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
-    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost)
+    stepless = round_.stepless + (round_.phase is Phase.SEALED)  # nobody is left to tell whether it had a step
+    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost, stepless=stepless)
 
 
 def _without_workers(newcomer: Member) -> Member:

@@ -54,7 +54,7 @@ def run(nodes: int, workers: int, failure: str, dies: float, restarts: int, seed
 def test_workers_that_die_while_building_come_to_a_step_or_an_end(
     dies: float, nodes: int, workers: int, failure: str
 ) -> None:
-    for seed in range(3):
+    for seed in range(5):
         cluster, worlds = run(nodes, workers, failure, dies, restarts=100, seed=seed)
         over = not any(node.alive for node in cluster.nodes.values())
         assert worlds.worked or over, f"neither after {cluster.now:.0f} s and {worlds.count} worlds"
