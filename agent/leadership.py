@@ -70,7 +70,7 @@ class Leadership:
             self._returned.add(node)
 
     def bury(self, node: str) -> None:
-        """Its process is gone. What a finished node has said stays true."""
+        """It is gone, or may be. What a finished node has said stays true."""
         report = self.reports.get(node)
         if report is not None and report.standing is not Standing.FINISHED:
             del self.reports[node]
@@ -118,6 +118,7 @@ class Leadership:
             self.leading = True
             self._news = True
             self._patience = Patience()
+            self._forget_silent(round_, now)
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
             return []  # most beats: nothing has changed
@@ -155,6 +156,12 @@ class Leadership:
         if decision.proposal is not None:
             effects += self.propose(decision.proposal, now)
         return effects
+
+    def _forget_silent(self, round_: Round, now: float) -> None:
+        """What a member said to this agent when it led before may have been its last word."""
+        for member in round_.members:
+            if member.node != self._node and self._liveness.silent(member.node, now):
+                self.bury(member.node)
 
     def proposed(self, round_: Round) -> bool:
         """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
