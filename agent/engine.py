@@ -452,7 +452,7 @@ class Engine:
                     return
                 if self._crew.incomplete:
                     self._break_world()
-                if self._crew.done():
+                if self._crew.through():
                     self._effects += self._crew.dismiss(self._now)
                 if self._crew.finished():
                     self._finish()

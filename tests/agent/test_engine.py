@@ -503,6 +503,7 @@ def test_one_that_ends_before_it_was_in_a_world_breaks_none() -> None:
 
 def test_who_is_outside_is_dismissed_when_the_work_here_is_done() -> None:
     agent = working(2, failure="replace")
+    agent.say(1, worked=1)
     agent.see(saw.WorkerExited(0, 1, 1))
     effects = agent.see(saw.WorkerExited(1, 1, 0))
     assert signals(effects) == [(0, SIGTERM)]
@@ -510,8 +511,17 @@ def test_who_is_outside_is_dismissed_when_the_work_here_is_done() -> None:
     assert agent.engine.stage is Stage.FINISHED
 
 
+def test_one_that_has_left_before_it_worked_dismisses_nobody() -> None:
+    agent = working(2, failure="replace")
+    agent.see(saw.WorkerExited(0, 1, 1))
+    assert not signals(agent.see(saw.WorkerExited(1, 1, 0)))
+    agent.say(0, launch=2)
+    assert agent.workers() == (Worker(0, 2), Worker(1, 1))
+
+
 def test_one_that_was_dismissed_and_does_not_end_does_not_hold_up_the_job() -> None:
     agent = working(2, failure="replace")
+    agent.say(1, worked=1)
     agent.see(saw.WorkerExited(0, 1, 1))
     agent.see(saw.WorkerExited(1, 1, 0))
     effects = agent.go_on(2.1 + ABANDON_S)
