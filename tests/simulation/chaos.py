@@ -275,6 +275,8 @@ class Life:
             for process in node.running:
                 if process.stalled and process.status.ready:  # its agent knows how to watch it
                     return f"worker {process.name} hangs"
+                if process.asked:
+                    return f"worker {process.name} was told to end"
                 if process.at not in (0, record.number):
                     return f"worker {process.name} is in round {process.at}"
                 if process.last.state is WorkerState.HEALTHY and process.last.round != record.number:
@@ -282,6 +284,8 @@ class Life:
         for member in record.members:
             for worker in member.workers:
                 own = self.cluster.nodes[member.node].processes.get(worker.local_rank)
+                if own is not None and own.leaving:
+                    continue  # its work was done before the last fault
                 if own is None or not own.works_in(record.number):
                     return f"worker {member.node}/{worker.local_rank} does not work in round {record.number}"
             processes = self.cluster.nodes[member.node].processes.values()
@@ -299,9 +303,10 @@ class Life:
         since = cluster.now
         winners: list[Node] = []
         if record is not None and record.phase is Phase.SEALED and not self.over():
-            if not record.finishing:
+            kills = record.settings.restart_policy == "soft" and self.rng.random() < 0.3
+            if not record.finishing and not kills:
                 winners = [cluster.nodes[m.node] for m in record.members]
-            cluster.workers.finish(record.number, (0.0, 0.2))
+            cluster.workers.finish(record.number, (0.0, 0.2), self._kill_soon if kills else None)
         while self.up():
             record = cluster.store.round
             if record is not None and record.phase is Phase.SEALED:
@@ -318,6 +323,9 @@ class Life:
         for node in winners:
             if node.result is None or node.result.outcome is not Outcome.SUCCEEDED:
                 raise BrokenPromiseError("Progress", f"{node.name} finished its work and ended with {node.result}")
+
+    def _kill_soon(self, process: Process) -> None:
+        self.cluster.after(self.rng.uniform(0, 6), self.cluster.workers.end, process, -9)
 
 
 # --- the faults
@@ -466,8 +474,7 @@ def sigterm(life: Life) -> None:
 def finish_early(life: Life) -> None:
     record = life.cluster.store.round
     if record is not None and life.rng.random() < 0.2:
-        within = (0.0, life.rng.choice((0.1, 8.0)))
-        life.cluster.workers.finish(record.number, within, but_one=life.rng.random() < 0.3)
+        life.cluster.workers.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
 
 
 def leave_call(life: Life) -> None:

@@ -338,9 +338,17 @@ class NobodyMeetsTheReplaced(Checker):
 class LeaveTogether(Checker):
     """Where nobody was lost all leave a world after the same step, which nobody has passed when it is agreed on."""
 
+    def __init__(self) -> None:
+        self._lossy: set[int] = set()
+
+    def worker_died(self, process: Process, exitcode: int, because: str) -> None:
+        self._lossy.add(process.at)
+
     def effect(self, node: Node, effect: do.Effect) -> None:
         if isinstance(effect, do.Tell) and effect.pause_at is not None:
             process = node.processes[effect.local_rank]
+            if process.at in self._lossy:
+                return
             passed = process.launch == effect.launch and process.at and process.begun > effect.pause_at
             self.demand(not passed, f"{process.name} is in step {process.begun}, to leave after {effect.pause_at}")
 
@@ -430,7 +438,8 @@ class FinishedStaysFinished(Checker):
                 process = node.processes[local_rank]
                 if process.launch == launch:
                     self._done.add((node.name, local_rank))
-                    if process.status.ready and process.applied < len(process.tells):
+                    unseen = process.tells[process.applied :]
+                    if process.status.ready and any(tell.state is WorkerState.HEALTHY for tell in unseen):
                         self._missed.add(process.last.round)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
@@ -468,14 +477,14 @@ class FinishedStaysFinished(Checker):
 
 
 class WorkIsNotBegunAgain(Checker):
-    """Once a worker has exited 0 because its work was done, no world has newcomers alone, who would begin anew; as long
-    as an agent that knows of it is there to say so."""
+    """Once a worker that has shown its work has exited 0 because that was done, no world has newcomers alone, who would
+    begin anew; as long as an agent that knows of it is there to say so."""
 
     def __init__(self) -> None:
         self._through: dict[str, float] = {}  # by node, when its first was
 
     def worker_died(self, process: Process, exitcode: int, because: str) -> None:
-        if exitcode == 0 and process.leaving and not process.asked:
+        if exitcode == 0 and process.leaving and process.status.worked and not process.asked:
             self._through.setdefault(process.node.name, self.cluster.now)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:

@@ -285,13 +285,17 @@ def never_waits_for_worlds_to_converge() -> list[Patch]:
 
 
 def begins_what_is_done_again() -> list[Patch]:
-    return [(rendezvous, "_survivors", lambda round_, reports, stay: stay)]
+    return [
+        (rendezvous, "_survivors", lambda round_, reports, stay: stay),
+        (rendezvous, "_too_late", lambda round_, reports, stay: False),
+        (Engine, "_is_ending", lambda self: False),
+    ]
 
 
 MUTANTS = (
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
-    Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",), near=1790),
-    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=310),
+    Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=1100),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant(
         "seals_with_unheard_members",

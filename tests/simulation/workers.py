@@ -8,6 +8,7 @@ some need a while.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -301,21 +302,23 @@ class Workers:
         """The processes that work in this world."""
         return [p for node in self._cluster.nodes.values() for p in node.processes.values() if p.works_in(number)]
 
-    def finish(self, number: int, within: Range, but_one: bool = False) -> None:
+    def finish(self, number: int, within: Range, but_one: Callable[[Process], None] | None = None) -> None:
         """Everybody in this world is through with the script, and exits 0; nobody is before all are there.
 
-        `but_one`: one of them is killed instead, when the others may be gone.
+        `but_one`: to one of them this is done instead.
         """
         world = self.world(number)
         if any(process.applied < len(process.tells) for process in world):
             self._cluster.after(0.1, self.finish, number, within, but_one)
             return
-        killed = self._cluster.rng.choice(world) if but_one and len(world) > 1 else None
+        last = self._cluster.rng.choice(world) if but_one and len(world) > 1 else None
         for process in world:
-            if process is killed:
-                self._cluster.after(within[1], self.end, process, -SIGKILL)
-            elif not process.asked:
-                process.leaving = True
+            if process.asked:
+                continue
+            process.leaving = True
+            if but_one and process is last:
+                but_one(process)
+            else:
                 self._cluster.after(self._cluster.draw(within), self._be_through, process)
 
     def _be_through(self, process: Process) -> None:
