@@ -231,7 +231,7 @@ def decide(
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))
 
-    if round_.phase is Phase.SEALED and _too_late(round_, reports, stay):
+    if round_.phase is Phase.SEALED and not may_return and _too_late(round_, reports, stay):
         return Decision("the work was done before the newcomers began", close(round_, ""))
 
     newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)

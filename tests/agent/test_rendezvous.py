@@ -486,6 +486,8 @@ def test_when_those_that_worked_are_through_nobody_begins_anew() -> None:
 def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through() -> None:
     away = replace(A, workers=())
     assert decide(sealed(A), ready(away, through=True, stuck=True)).proposal is None
+    missed = ready(away, through=True, stuck=True, missed_round=1)
+    assert decide(sealed(A), missed).proposal is None, "the others were through before they came to this world"
     back = replace(A, workers=(Worker(1, 1),))
     since = Patience(enough_since=0.0)
     assert members(decide(sealed(A), ready(back, done=(0,), through=True), now=9.0, since=since)) == ["a"]
