@@ -79,6 +79,7 @@ class Allegiance:
         if gone:
             self._liveness.bury(node)
             self.leadership.bury(node)
+        self.leadership.lose_touch(node)
         if node == self._following:
             self._link_up = False
             self._redial_at = self._now + self._interval_s / 4

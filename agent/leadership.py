@@ -40,6 +40,7 @@ class Leadership:
         self._proposed: tuple[Round, float] | None = None
         self._decision = Decision("")
         self._news = True  # since that decision: it may not stand any more
+        self._out_of_touch: set[str] = set()
         self._returned: set[str] = set()  # they were silent, so they may have counted as dead
         self._missed = False  # one of the reports was of a missed world
 
@@ -60,6 +61,7 @@ class Leadership:
         self._missed = self._missed or report.missed_round > 0
         known = node not in self._returned
         self._returned.discard(node)
+        self._out_of_touch.discard(node)
         if not (known and rendezvous.stands(self._decision, before, report, len(self.reports), self._missed)):
             self._news = True
         return fresh
@@ -68,6 +70,10 @@ class Leadership:
         """It had been silent for long: whatever it says next is news."""
         if node in self.reports:
             self._returned.add(node)
+
+    def lose_touch(self, node: str) -> None:
+        """A link with it is gone: it may live, and tell others what becomes of it."""
+        self._out_of_touch.add(node)
 
     def bury(self, node: str) -> None:
         """It is gone, or may be. What a finished node has said stays true."""
@@ -118,7 +124,8 @@ class Leadership:
             self.leading = True
             self._news = True
             self._patience = Patience()
-            self._forget_silent(round_, now)
+            for node in self._out_of_touch:  # their last word may not have been for this agent
+                self.bury(node)
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
             return []  # most beats: nothing has changed
@@ -156,12 +163,6 @@ class Leadership:
         if decision.proposal is not None:
             effects += self.propose(decision.proposal, now)
         return effects
-
-    def _forget_silent(self, round_: Round, now: float) -> None:
-        """What a member said to this agent when it led before may have been its last word."""
-        for member in round_.members:
-            if member.node != self._node and self._liveness.silent(member.node, now):
-                self.bury(member.node)
 
     def proposed(self, round_: Round) -> bool:
         """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
