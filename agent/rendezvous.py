@@ -369,10 +369,14 @@ def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> 
 
 
 def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> bool:
-    """Is a worker of this world gone that has not simply finished? A report goes on to name those that have."""
+    """Is a worker of this world gone that has not simply finished? A report goes on to name those that have.
+
+    A node that has finished has failed workers, too, where failures are recorded.
+    """
     return any(
         fates[m.node] in (Fate.WITHDRAWN, Fate.LOST)
         or (fates[m.node] is Fate.STAYS and not _names_all(reports[m.node].member, m))
+        or (fates[m.node] is Fate.DONE and not {w.local_rank for w in m.workers} <= set(reports[m.node].done))
         for m in round_.members
     )
 

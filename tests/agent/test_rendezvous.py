@@ -496,3 +496,11 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
 def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
     replaced = replace(A, workers=(Worker(0, 2),))
     assert members(decide(sealed(A), ready(replaced, done=(1,)))) == ["a"]
+
+
+def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
+    pair = member("b", workers=2)
+    finished = Report(replace(pair, workers=pair.workers[:1]), Standing.FINISHED, done=(0,))
+    assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
+    finished = Report(pair, Standing.FINISHED, done=(0, 1))
+    assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
