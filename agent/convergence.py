@@ -9,7 +9,8 @@ leader counts these worlds (`Round.stepless`), and with each of them in a row it
 
 The first such world costs nothing, and a world in which a step was completed, or which has stood for `STOOD_S`, begins
 the count anew. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more
-worlds than that without a step, and from the eighth on they are at least 2 s apart.
+worlds than that without a step, and from the eighth on they are at least 2 s apart. A job that is finishing does not
+end so: nobody comes to it any more, so its worlds are no more than its workers.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class Convergence:
         if self._wanted[0] != round_.version:
             self._wanted = (round_.version, now)
         is_open = round_.phase is Phase.OPEN
-        if round_.finishing or (not is_open and self._has_worked(round_, now)):
+        if not is_open and self._has_worked(round_, now):
             return _counted(decision, 0)
         if decision.proposal is not None and not _ends(round_, decision.proposal):
             return _counted(decision, round_.stepless)
-        if round_.stepless >= MOST_STEPLESS:
+        if round_.stepless >= MOST_STEPLESS and not round_.finishing:
             return Decision(decision.reason, close(round_, _why(decision)))
         due = self._wanted[1] + _wait_s(round_, decision)
         if now < due:
