@@ -69,6 +69,7 @@ class Slot:
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
+    spoke_at: float = 0.0
     launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
     first: int = 0  # the first world that it was told of
@@ -115,10 +116,14 @@ class Crew:
         """The last world that the workers were told of."""
         self.incomplete = False
         """One of them has ended before it was there: the others wait for it in vain."""
+        self.unbuilt = False
+        """One of them has exited 0 before it had shown any work there: others may wait for it to build their groups."""
         self.missed = 0
         """The last world in which one of them has not been because its work was done."""
         self.never_asks = False
         """They take their world from their environment alone: nothing that they are told reaches them."""
+        self.waits_for_silent = True
+        """Before their first world those that are ready wait for the others."""
         self._given_up: list[Failure | None] = []
 
     # --- what it is like now
@@ -141,8 +146,10 @@ class Crew:
 
     def fresh(self) -> bool:
         """Is the last world the first for all that are in it, or the first in which they could work?"""
+        # A step takes all members, so who came before others showed their work has taken part in it.
+        worked = max(s.worked for s in self._slots)
         return self.told is not None and all(
-            s.first == self.told.number or not s.worked for s in self._slots if s.state in LIVING and s.in_world
+            s.first == self.told.number or s.first > worked for s in self._slots if s.state in LIVING and s.in_world
         )
 
     def at_work(self) -> list[tuple[int, int]]:
@@ -196,7 +203,7 @@ class Crew:
         """Tell the running workers of their place in `world`, pausing them first, and start those that are absent."""
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
-        self.incomplete = False
+        self.incomplete = self.unbuilt = False
         # The step is one of the world that this one follows: who left that before, or never was there, need not wait.
         pause_at = world.pause_at if self.told is not None and self.told.number == world.number - 1 else 0
         steps = [slot for slot in self._slots if not slot.paused]
@@ -324,7 +331,8 @@ class Crew:
         slot = self._slots[local_rank]
         if slot.launch != launch or slot.state is not State.RUNNING:
             return False
-        slot.spoke = True
+        if not slot.spoke:
+            slot.spoke, slot.spoke_at = True, now
         slot.applied = max(slot.applied, status.applied)
         slot.ends = status.ends
         if status.ends and slot.watch is not None:
@@ -431,14 +439,19 @@ class Crew:
     def has_asked(self) -> bool:
         return any(s.spoke for s in self._slots)
 
-    def late_at(self) -> float | None:
-        """When one that has yet to ask for its world has kept the others waiting for as long as they may wait."""
+    def late_at(self, joins: bool) -> float | None:
+        """When one that has yet to ask for its world has kept the others waiting for as long as they may wait.
+
+        `joins`: they wait outside, as all of a node do before its first world.
+        """
         softs = [watch.limits.soft for _, watch in self._watched() if watch.limits.soft is not None]
-        late = [s.launched_at for s in self._slots if s.state is State.RUNNING and not s.spoke and not s.outside]
-        return min(late) + min(softs) if softs and late else None
+        late = [s.launched_at for s in self._slots if s.state is State.RUNNING and not s.spoke and s.outside is joins]
+        waits = [s.spoke_at for s in self._slots if s.state is State.RUNNING and s.spoke]
+        return max(min(late), min(waits)) + min(softs) if softs and late and waits else None
 
     def leave_out_silent(self) -> None:
         """The others wait, maybe for those that have asked for no world yet: they are outside until they do."""
+        self.waits_for_silent = False
         for slot in self._slots:
             if slot.state is State.RUNNING and not slot.spoke:
                 slot.outside = True
@@ -547,6 +560,7 @@ class Crew:
         # One that never asked cannot be waited for by a script that does not ask either.
         never_came = not slot.spoke and self.has_asked()
         self.incomplete |= slot.called == self.told.number or never_came
+        self.unbuilt |= slot.spoke and slot.worked != self.told.number
 
     def _miss(self, slot: Slot, world: Round) -> None:
         self.incomplete = True
@@ -576,7 +590,8 @@ class Crew:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.told, self._rewinding, self.incomplete = None, False, False
+        self.told, self.waits_for_silent = None, True
+        self._rewinding = self.incomplete = self.unbuilt = False
 
     def replace(self, local_rank: int, *, outside: bool = False) -> None:
         """After one worker failed: its slot alone gets a new incarnation; the others need not wait for one outside."""

@@ -171,7 +171,7 @@ class Engine:
             self._store_silent_at(),
             self._leaving.until if self._leaving is not None else None,
             self._look_at,
-            self._crew.late_at() if self.stage is Stage.WORKING else None,
+            self._late_at(),
         ]
         # What is overdue was looked at just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -255,16 +255,18 @@ class Engine:
             self._fell_short()
 
     def _sealed(self, round_: Round) -> None:
+        told = self._crew.told
+        news = told is None or told.number != round_.number
         match self.stage:
             case Stage.WAITING:
                 self._meet(round_)
-            case Stage.WORKING:
-                told = self._crew.told
-                if told is None:
-                    raise AssertionError("works in a world that it was never told of")
-                if told.number != round_.number:
-                    self._meet(round_)
-            case Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
+            case Stage.WORKING if news:
+                self._meet(round_)
+            case Stage.FINISHED if news:
+                self._enter(round_)  # they ended while it was made, and the others wait for them there
+            case Stage.WORKING | Stage.FINISHED:
+                pass
+            case Stage.RESTARTING | Stage.LEAVING:
                 pass  # the record is looked at again when the workers are gone
 
     def _meet(self, round_: Round) -> None:
@@ -284,12 +286,15 @@ class Engine:
                     "script that never calls worlds() or get_worker_info(), use --restart_policy hard",
                     warning=True,
                 )
+        self._stage(Stage.WORKING)
+        self._enter(round_)
+        self._note(_describe(round_), warning=round_.number > 1)
+
+    def _enter(self, round_: Round) -> None:
         life = (self._config.node, self.incarnation)
         self._effects += self._crew.enter(round_, life, self._restarts_left, self._now)
-        self._stage(Stage.WORKING)
         if self._crew.incomplete:
             self._break_world()
-        self._note(_describe(round_), warning=round_.number > 1)
 
     def _fell_short(self) -> None:
         match self.stage:
@@ -414,11 +419,20 @@ class Engine:
         self._effects += self._crew.pause(None, self._now)
         self._stage(Stage.WAITING)
 
+    def _late_at(self) -> float | None:
+        """When to go on without the workers that have yet to ask for a world."""
+        joins = self._joins()
+        return self._crew.late_at(joins) if joins or self.stage is Stage.WORKING else None
+
     def _look_for_late(self) -> None:
-        late_at = self._crew.late_at()
-        if self.stage is Stage.WORKING and late_at is not None and self._now >= late_at and not self._restarts_all():
-            for local_rank in self._crew.silent():
-                self._note(f"worker {local_rank} has yet to ask for its world: the others go on until it does", True)
+        late_at = self._late_at()
+        if late_at is None or self._now < late_at or self._restarts_all():
+            return
+        for local_rank in self._crew.silent():
+            self._note(f"worker {local_rank} has yet to ask for its world: the others go on until it does", True)
+        if self._joins():
+            self._crew.leave_out_silent()
+        else:
             self._go_on_without_silent()
 
     def _restarts_all(self) -> bool:
@@ -450,7 +464,7 @@ class Engine:
                 if failure is not None:
                     self._worker_failed(failure)
                     return
-                if self._crew.incomplete:
+                if self._crew.incomplete or (self._crew.unbuilt and not self._restarts_all()):
                     self._break_world()
                 if self._crew.through():
                     self._effects += self._crew.dismiss(self._now)
@@ -828,11 +842,14 @@ class Engine:
 
     # --- what this node says of itself
 
+    def _joins(self) -> bool:
+        """A node that joins comes with all its workers; one that returns does not wait for those that were replaced."""
+        crew = self._crew
+        return bool(crew.outside()) and crew.waits_for_silent and not self._placed() and not crew.was_in_world()
+
     def _me(self) -> Member:
         config = self._config
-        # A node that joins comes with all its workers; one that returns does not wait for those that were replaced.
-        incomplete = self._crew.outside() and not self._placed() and not self._crew.was_in_world()
-        workers = () if incomplete else self._crew.workers()
+        workers = () if self._joins() else self._crew.workers()
         term, place = self._tenure.term, config.place
         return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
 

@@ -223,6 +223,7 @@ class _Worker:
 
     def world_after(self, round_: int) -> WorkerEvent:
         self._show_progress()
+        self._show_work()
         if not self._watches:
             self._watches = True
             self.inbox.subscribe(self._end_world)

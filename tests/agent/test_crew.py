@@ -417,6 +417,27 @@ def test_one_that_ends_before_it_was_there_leaves_a_gap() -> None:
     assert crew.incomplete
 
 
+def test_the_others_may_wait_for_one_that_ends_before_it_has_worked() -> None:
+    crew = entered(2)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    crew.exited(0, 1, 0)
+    assert crew.unbuilt
+    assert not crew.incomplete
+    crew = entered(2)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    crew.exited(0, 1, 0)
+    assert not crew.unbuilt
+
+
+def test_who_came_before_others_worked_has_worked_with_them() -> None:
+    crew = entered(2)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    crew.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    crew.exited(0, 1, 0)
+    crew.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
+    assert not crew.fresh()
+
+
 def test_one_that_has_ended_while_the_world_was_made_leaves_a_gap() -> None:
     crew = watched(2)
     crew.end(0, 4.0)

@@ -454,6 +454,18 @@ def test_a_world_begins_with_the_processes_that_are_warm() -> None:
     assert (tell.state, tell.change, tell.round) == (WorkerState.HEALTHY, None, 2)
 
 
+def test_who_joins_does_not_wait_for_ever_for_a_worker_that_never_asks() -> None:
+    agent, _ = joining()
+    agent.now = 10.0  # they were long in coming, which is nobody's fault
+    agent.say(0, applied=0, limits=ProgressLimits(soft=2.0))
+    agent.go_on(11.9)
+    assert agent.workers() == ()
+    agent.go_on(12.1)
+    assert agent.workers() == (Worker(0, 1),)
+    agent.say(1, applied=0)
+    assert agent.workers() == (Worker(0, 1), Worker(1, 1))
+
+
 def test_a_replacement_is_started_at_once_and_offered_when_it_is_ready() -> None:
     agent = working(2, failure="replace")
     effects = agent.see(saw.WorkerExited(0, 1, 1))
@@ -499,6 +511,16 @@ def test_one_that_ends_before_it_was_in_a_world_breaks_none() -> None:
     effects = agent.see(saw.WorkerExited(0, 1, 0))
     (end,) = [effect for effect in effects if isinstance(effect, do.End)]
     assert end.result.outcome is do.Outcome.SUCCEEDED
+
+
+def test_a_node_that_finished_while_a_world_was_made_says_that_nobody_comes_to_it() -> None:
+    agent = working(1)
+    agent.say(worked=1)
+    agent.see(saw.WorkerExited(0, 1, 0))
+    agent.record(sealed(member("a"), member("b"), member("c"), number=2))
+    assert agent.engine.stage is Stage.FINISHED
+    assert agent.report is not None
+    assert (agent.report.broken_round, agent.report.missed_round) == (2, 2)
 
 
 def test_who_is_outside_is_dismissed_when_the_work_here_is_done() -> None:
