@@ -141,6 +141,7 @@ class Life:
             slow_to_leave=rng.choice((0.0, 0.0, 0.3)),
             slow_to_get_out=rng.choice((0.0, 0.0, 0.5)),
             dies_building=self.plan.dies_building,
+            exits_building=0.3,
             in_calls=seed % 4 == 1,
             limits=self.plan.limits,
             step_s=STEPS_S[seed % len(STEPS_S)],

@@ -287,7 +287,7 @@ class RestartsCountedOnce(Checker):
             case do.End(do.Result(outcome=Outcome.WORKERS_FAILED)) if config.job.worker_failure == "no-replace":
                 record = self.cluster.store.round
                 over = record is not None and (record.finishing or record.phase is Phase.CLOSED)
-                over |= any(p.leaving and not p.alive for p in node.processes.values())
+                over |= any((p.leaving or p.has_left) and not p.alive for p in node.processes.values())
                 spent = self._most[node.name]
                 self.demand(over or spent >= config.max_restarts, f"{node.name} gave up after {spent} restarts")
                 excused = self._excused(node, surely=True)

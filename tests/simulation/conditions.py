@@ -43,6 +43,7 @@ class Habits:
     coupled: bool = False  # they feel the death of others of their world
     fail_when_coupled: float = 0.0  # the odds that one then fails, rather than report a broken world
     dies_building: float = 0.0  # the odds that one dies while it builds the groups of a world
+    exits_building: float = 0.0  # and that it exits 0 then
     in_calls: bool = False  # peers wait for each at the end, so one that exits 0 before leaves a gap
     ignore_sigterm: float = 0.0
     exit_zero_on_sigterm: float = 0.0

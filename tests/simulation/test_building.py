@@ -34,10 +34,12 @@ class Worlds(Checker):
         self.worked |= isinstance(seen, saw.WorkerSaid) and seen.status.worked > 0
 
 
-def run(nodes: int, workers: int, failure: str, dies: float, restarts: int, seed: int) -> tuple[Cluster, Worlds]:
+def run(
+    nodes: int, workers: int, failure: str, dies: float, restarts: int, seed: int, exits: float = 0.0
+) -> tuple[Cluster, Worlds]:
     """Until a step was completed, or the job is over, or the time is."""
     worlds = Worlds()
-    habits = Habits(dies_building=dies, coupled=True)
+    habits = Habits(dies_building=dies, exits_building=exits, coupled=True)
     cluster = Cluster(random.Random(seed), TIMING, habits, [*all_checkers(), worlds])
     job = JobSettings(1, nodes, "soft", failure)
     for i in range(nodes):
@@ -50,12 +52,12 @@ def run(nodes: int, workers: int, failure: str, dies: float, restarts: int, seed
 
 @pytest.mark.parametrize("failure", ["replace", "no-replace", "record"])
 @pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (4, 2), (8, 8)])
-@pytest.mark.parametrize("dies", [0.1, 0.5])
+@pytest.mark.parametrize(("dies", "exits"), [(0.1, 0.0), (0.5, 0.0), (0.5, 0.3)])
 def test_workers_that_die_while_building_come_to_a_step_or_an_end(
-    dies: float, nodes: int, workers: int, failure: str
+    dies: float, exits: float, nodes: int, workers: int, failure: str
 ) -> None:
     for seed in range(5):
-        cluster, worlds = run(nodes, workers, failure, dies, restarts=100, seed=seed)
+        cluster, worlds = run(nodes, workers, failure, dies, restarts=100, seed=seed, exits=exits)
         over = not any(node.alive for node in cluster.nodes.values())
         assert worlds.worked or over, f"neither after {cluster.now:.0f} s and {worlds.count} worlds"
         assert worlds.count <= MOST_STEPLESS + 1

@@ -104,6 +104,7 @@ class Workers:
         self._steps = Steps(cluster)
         self._any_hung = False  # has one ever?
         self._whole: set[int] = set()  # worlds that all their workers have come to
+        self._ending: set[int] = set()  # those whose work is done as soon as all have shown it
 
     def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
         cluster, timing = self._cluster, self._cluster.timing
@@ -189,14 +190,17 @@ class Workers:
 
     def _die_building(self, process: Process, number: int) -> None:
         if process.works_in(number):
-            self.end(process, 1)
+            process.has_left = self._cluster.chance(self._cluster.habits.exits_building)
+            self.end(process, 0 if process.has_left else 1)
 
     def _work(self, process: Process, number: int) -> None:
         """It has built its groups, unless others of its world are not there yet."""
         if not process.works_in(number) or process.hung_since is not None or process.status.worked == number:
             return
         process.builds = False
-        if number in self._whole or all(self._has_built(peer) for peer in self.world(number)):
+        world = self.world(number)
+        is_there = len(world) >= process.last.info.world_size and all(self._has_built(peer) for peer in world)
+        if number in self._whole or is_there:
             self._whole.add(number)
             self.say(process, worked=number)
         else:
@@ -307,10 +311,16 @@ class Workers:
 
         `but_one`: to one of them this is done instead.
         """
+        if number not in self._ending:
+            self._ending.add(number)
+            self._finish(number, within, but_one)
+
+    def _finish(self, number: int, within: Range, but_one: Callable[[Process], None] | None) -> None:
         world = self.world(number)
-        if any(process.applied < len(process.tells) for process in world):
-            self._cluster.after(0.1, self.finish, number, within, but_one)
+        if any(process.applied < len(process.tells) or not process.has_worked for process in world):
+            self._cluster.after(0.1, self._finish, number, within, but_one)
             return
+        self._ending.remove(number)
         last = self._cluster.rng.choice(world) if but_one and len(world) > 1 else None
         for process in world:
             if process.asked:
