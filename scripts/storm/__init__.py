@@ -36,7 +36,9 @@ The work ends when all who should be there are at work again, or, in a run that 
 | when work is done  | gone, or another | as under its      | keep theirs |                 | 0 or 1               |
 |                    |                  | policy            |             |                 |                      |
 
-A failed rank need not come back where a neighbour has left by exit0: then its node has finished.
+A failed rank need not come back where a neighbour has left by exit0: then its node has finished. Nor need a stopped one
+that is continued when all ranks of a node have left or failed for good: nobody joins a job that is finishing. A rank
+that hangs has failed when the hard timeout is over, if the work goes on for so long.
 
 | what befalls a node        | its processes | the others  | its launcher                    |
 |----------------------------|---------------|-------------|---------------------------------|

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from storm.evidence import Evidence, Line
-from storm.expect import exit_codes, lost_nodes, may_lose_process
+from storm.expect import exit_codes, may_lose_process, must_be_there
 from storm.plan import Slot
 
 LOG_BYTES = 1 << 20
@@ -25,9 +25,8 @@ def exit_codes_are_right(run: Evidence) -> Iterator[str]:
 
 
 def work_was_done(run: Evidence) -> Iterator[str]:
-    """By somebody, unless all nodes were lost; and nobody leaves its loop with the work undone."""
-    nodes = {slot.node for slot in run.plan.slots}
-    if nodes - lost_nodes(run.struck, run.plan) and not _of(run, "complete"):
+    """By somebody, unless nobody is left; and nobody leaves its loop with the work undone."""
+    if must_be_there(run.struck, run.plan) and not _of(run, "complete"):
         yield "nobody has completed the work"
     for line in _of(run, "gave up"):
         yield f"{_name(line.slot)} gave up at step {line.step}"

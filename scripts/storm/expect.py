@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storm.plan import ENDING, HARD_TIMEOUT_S, LATE, NEWCOMER, Fault, Plan, Slot
+from storm.plan import ENDING, HARD_TIMEOUT_S, LATE, NEWCOMER, SOFT_TIMEOUT_S, Fault, Plan, Slot
 
 LEAVES_ITS_NODE = ("term", "agent", "node")
 
@@ -56,7 +56,22 @@ def may_lose_process(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     nodes = lost_nodes(struck, plan)
     if plan.policy == "no-replace":
         nodes |= {fault.slot.node for fault in failed}
-    return ended | {slot for slot in plan.slots if slot.node in nodes}
+    return ended | may_come_too_late(struck, plan) | {slot for slot in plan.slots if slot.node in nodes}
+
+
+def has_finished(node: str, struck: Sequence[Fault], plan: Plan) -> bool:
+    """Have all ranks of this node left, or failed for good, and one of them by exit 0?"""
+    own = [fault for fault in struck if fault.slot.node == node]
+    left = {fault.slot for fault in own if fault.kind == "exit0"}
+    gone = {fault.slot for fault in own if plan.policy == "record" and fails(fault, plan)}
+    return bool(left) and len(left | gone) == plan.ranks
+
+
+def may_come_too_late(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
+    """Slots that the others have gone on without, so that they may come back when a node has finished."""
+    if not any(has_finished(node, struck, plan) for node in {slot.node for slot in plan.slots}):
+        return set()
+    return {f.slot for f in struck if f.resumes_s is not None and f.resumes_s > SOFT_TIMEOUT_S}
 
 
 def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
@@ -65,7 +80,7 @@ def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     if any(fault.kind == "newcomer" for fault in struck):
         slots |= {Slot(NEWCOMER, rank) for rank in range(plan.ranks)}
     left = {fault.slot for fault in struck if fault.kind == "exit0"}
-    slots -= {fault.slot for fault in struck if is_left_out(fault)}
+    slots -= {fault.slot for fault in struck if is_left_out(fault)} | may_come_too_late(struck, plan)
     # Where one has finished, a failed neighbour need not be started again.
     finished = {slot.node for slot in left}
     failed = {fault.slot for fault in struck if fails(fault, plan)}
@@ -91,8 +106,11 @@ def exit_codes(node: str, struck: Sequence[Fault], plan: Plan) -> set[int]:
         return {0, 1}  # its work is done, or a failure of it: whichever was first
     if failed and late:
         return {0, 1}  # the others may have been done before it could come back
-    if failed and (plan.max_restarts == 0 or _all_have_failed(failed, plan)):
+    if failed and plan.max_restarts == 0:
         return {1}
+    if _all_have_failed(failed, plan):
+        # One that hangs has failed when the hard timeout is over, if the work goes on for so long.
+        return {0, 1} if any(fault.kind in ("hang", "stop") for fault in failed) else {1}
     return {0}
 
 

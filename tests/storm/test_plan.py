@@ -87,3 +87,18 @@ def test_whoever_has_exited_is_missed_by_nobody() -> None:
     plan = storm(leave, kill, policy="replace")
     assert {slot.node for slot in must_be_there([leave, kill], plan)} == {"a", "c"}
     assert exit_codes("b", [leave], plan) == {0}
+
+
+def test_who_comes_back_when_a_node_has_finished_may_come_too_late() -> None:
+    stop, kill = Fault(0, "stop", Slot("c", 0), "step", resumes_s=3.0), Fault(1, "kill", B0, "step")
+    exit0 = Fault(2, "exit0", B1, "step")
+    plan = storm(stop, kill, exit0, policy="record")
+    assert Slot("c", 0) in must_be_there([stop, kill], plan)
+    assert Slot("c", 0) not in must_be_there([stop, kill, exit0], plan)
+
+
+def test_a_node_of_which_the_last_one_hangs_may_be_done_before_that_is_known() -> None:
+    kill, hang = Fault(0, "kill", B0, "step"), Fault(1, "hang", B1, "step")
+    assert exit_codes("b", [kill, hang], storm(kill, hang, policy="record")) == {0, 1}
+    second = Fault(1, "kill", B1, "step")
+    assert exit_codes("b", [kill, second], storm(kill, second, policy="record")) == {1}
