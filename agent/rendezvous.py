@@ -351,15 +351,15 @@ def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) ->
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
     """Those whose workers can begin: a node that came while others worked names none before they are ready."""
     placed = {m.life for m in round_.members}
-    return [
-        report.member
+    newcomers = [
+        ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
         if report.standing is Standing.READY
-        and report.member.workers
         and not report.leaves
         and report.member.life not in placed
         and node not in dead
     ]
+    return [m for m in newcomers if m.workers]
 
 
 def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> bool:

@@ -489,6 +489,8 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
     missed = ready(away, through=True, stuck=True, missed_round=1)
     assert decide(sealed(A), missed).proposal is None, "the others were through before they came to this world"
     back = replace(A, workers=(Worker(1, 1),))
+    behind = ready(back, done=(0,), through=True, fresh=True)
+    assert decide(sealed(A), behind).reason == "everybody has finished", "they have gone on meanwhile"
     since = Patience(enough_since=0.0)
     assert members(decide(sealed(A), ready(back, done=(0,), through=True), now=9.0, since=since)) == ["a"]
 
@@ -504,3 +506,12 @@ def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
     assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
     finished = Report(pair, Standing.FINISHED, done=(0, 1))
     assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
+
+
+def test_a_node_that_comes_back_leaves_behind_those_that_are_done() -> None:
+    pair = member("b", workers=2)
+    decision = decide(sealed(A), ready(A), ready(pair, done=(0,)), now=9.0, since=Patience(enough_since=0.0))
+    assert decision.proposal is not None
+    assert decision.proposal.members[1].workers == pair.workers[1:]
+    only_done = ready(replace(pair, workers=pair.workers[:1]), done=(0,))
+    assert decide(sealed(A), ready(A), only_done, now=9.0, since=Patience(enough_since=0.0)).proposal is None
