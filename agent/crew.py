@@ -65,6 +65,7 @@ class Slot:
     in_step_until: float | None = None  # it may end some steps before it leaves
     named: int = 0  # the last of them that named a world
     ends: bool = False  # its work is done, or its interpreter is ending by itself
+    through: bool = False  # its work is done, it says
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
     hold_at: int | None = None  # in that world, the step at which it waits for more
@@ -72,7 +73,8 @@ class Slot:
     spoke_at: float = 0.0
     launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
-    first: int = 0  # the first world that it was told of
+    since: int = 0  # it has been in each world from this one on; 0 while the others are in one without it
+    entered: bool = False  # it has been told of a world
     outside: bool = False
     stuck: bool = False
     failing: bool = False  # it is being ended, and that is its failure
@@ -83,10 +85,6 @@ class Slot:
     term_at: float | None = None
     kill_at: float | None = None
     abandon_at: float | None = None
-
-    @property
-    def in_world(self) -> bool:
-        return self.first > 0
 
     @property
     def has_left(self) -> bool:
@@ -142,14 +140,14 @@ class Crew:
 
     def was_in_world(self) -> bool:
         """Does one of them run that has been in a world?"""
-        return any(s.state is State.RUNNING and s.in_world for s in self._slots)
+        return any(s.state is State.RUNNING and s.entered for s in self._slots)
 
     def fresh(self) -> bool:
-        """Is the last world the first for all that are in it, or the first in which they could work?"""
-        # A step takes all members, so who came before others showed their work has taken part in it.
+        """Would all have to begin from the beginning, or from where the others left them behind?"""
+        # A step takes all members, so those that came before one showed its work have taken part in it.
         worked = max(s.worked for s in self._slots)
         return self.told is not None and all(
-            s.first == self.told.number or s.first > worked for s in self._slots if s.state in LIVING and s.in_world
+            s.since in (0, self.told.number) or s.since > worked for s in self._slots if s.state in LIVING and s.entered
         )
 
     def at_work(self) -> list[tuple[int, int]]:
@@ -166,8 +164,9 @@ class Crew:
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
 
     def through(self) -> bool:
-        """Has one of them exited 0 because its work was done? One that never worked, or was in a call, has left."""
-        return any(s.state is State.DONE and s.worked and not s.called for s in self._slots)
+        """Has one of them ended because its work was done? One that never worked, or was in a call, has left."""
+        done = (s for s in self._slots if s.state is State.DONE or (s.state is State.STOPPED and s.through))
+        return any(s.worked and not s.called for s in done)
 
     def has_stuck(self) -> bool:
         """Does one of them live that is stuck?"""
@@ -213,9 +212,10 @@ class Crew:
         for slot in self._slots:
             info = places.get(slot.worker)
             if info is None:
+                slot.since = 0
                 continue
             if slot.state is State.RUNNING:
-                before = change if slot.in_world else None
+                before = change if slot.entered else None
                 effects.append(
                     self._tell(
                         slot,
@@ -235,7 +235,7 @@ class Crew:
                 continue
             slot.info = info
             slot.named = slot.tells
-            slot.first = slot.first or world.number
+            slot.since, slot.entered = slot.since or world.number, True
             slot.paused = slot.outside = False
             if slot.watch is not None:
                 slot.watch.begin()
@@ -243,6 +243,11 @@ class Crew:
             effects.append(Spawn(tuple(fresh), restarts_left))
         self.told = world
         return effects
+
+    def stay_behind(self) -> None:
+        """The others have gone on without this node."""
+        for slot in self._slots:
+            slot.since = 0
 
     def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
         """Start those that are absent, PAUSED and outside; `expected` is a world as it would be with them."""
@@ -329,8 +334,11 @@ class Crew:
     def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> bool:
         """A worker has said how it is. False where it is an earlier one."""
         slot = self._slots[local_rank]
+        if slot.launch == launch and slot.state is State.STOPPING:
+            slot.through = status.through  # it may have said so when it was asked to end
         if slot.launch != launch or slot.state is not State.RUNNING:
             return False
+        slot.through = status.through
         if not slot.spoke:
             slot.spoke, slot.spoke_at = True, now
         slot.applied = max(slot.applied, status.applied)
@@ -390,7 +398,7 @@ class Crew:
     def leaving(self, local_rank: int) -> bool:
         """Was it told to leave its world at once, and has not yet?"""
         slot = self._slots[local_rank]
-        return slot.state is State.RUNNING and slot.in_world and not slot.has_left and slot.in_step_until is None
+        return slot.state is State.RUNNING and slot.entered and not slot.has_left and slot.in_step_until is None
 
     def waits(self, local_rank: int) -> bool:
         """Has it left its world, and was told of no other?"""
@@ -553,7 +561,7 @@ class Crew:
 
     def _gap(self, slot: Slot) -> None:
         """One has exited 0. Do the others of its world wait for it?"""
-        if self.told is None or not slot.in_world:
+        if self.told is None or not slot.entered:
             return
         if slot.spoke and slot.applied < slot.named:
             self._miss(slot, self.told)
@@ -610,9 +618,9 @@ class Crew:
     def _clear(slot: Slot) -> None:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch = State.ABSENT, None, None
-        slot.first = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
+        slot.since = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
         slot.hold_at = slot.in_step_until = None
-        slot.spoke = slot.paused = slot.outside = slot.stuck = slot.ends = False
+        slot.entered = slot.spoke = slot.paused = slot.outside = slot.stuck = slot.ends = slot.through = False
         slot.failing = slot.looked = slot.shown = False
 
     @staticmethod

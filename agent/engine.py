@@ -344,6 +344,7 @@ class Engine:
         # One whose workers are being started again is on its way back already, and has said so.
         self._note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
         self.incarnation += 1
+        self._crew.stay_behind()
         match self.stage:
             case Stage.WORKING:
                 self._halt()

@@ -174,6 +174,7 @@ class WorkerStatus(_Value):
         default=0, ge=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
     )
     ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
+    through: bool = Field(default=False, description="its work is done")
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

@@ -239,7 +239,8 @@ class _Worker:
             if not event.interrupts:
                 let_go()  # peers that are not aborted notice so that this one ends no step with them
             called = event.round if self.in_call and usable else 0
-            self._tell(ready=True, applied=event.sequence, broken_round=broken, called=called, ends=False)
+            here = {"applied": event.sequence, "broken_round": broken, "called": called}
+            self._tell(ready=True, ends=False, through=False, **here)
             if usable:
                 self._enter(event)
                 return event
@@ -310,11 +311,11 @@ class _Worker:
 
     def end_call(self) -> None:
         self.in_call = False
-        self._tell(called=0, ends=True)
+        self._tell(called=0, ends=True, through=True)
 
     def be_through(self) -> None:
         self._show_work()
-        self._tell(ends=True)
+        self._tell(ends=True, through=True)
 
     def completed(self, step: int) -> None:
         if self._progress is not None and step >= 0:
@@ -353,7 +354,8 @@ class _Worker:
     def _end(self) -> None:
         """To end may take its time, which is no hang; nobody waits for it."""
         if self._progress is not None and self._progress.is_own:
-            self.be_through()
+            self._show_work()
+            self._tell(ends=True)
 
     def _enter(self, event: WorkerEvent) -> None:
         with self._entering:

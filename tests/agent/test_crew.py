@@ -438,6 +438,34 @@ def test_who_came_before_others_worked_has_worked_with_them() -> None:
     assert not crew.fresh()
 
 
+def test_one_that_the_others_have_left_behind_would_do_again_what_they_did() -> None:
+    crew = watched(2)
+    alone = Member("a", 1, "host-a", 1, "", (Worker(1, 1),))
+    crew.enter(sealed(alone, number=2), LIFE, 0, 1.0)
+    crew.said(1, 1, WorkerStatus(ready=True, applied=3, worked=2), 1.0)
+    crew.exited(1, 1, 0)
+    assert crew.fresh()
+    assert crew.through()
+
+
+def test_one_that_says_that_it_is_through_as_it_is_asked_to_end_is_through() -> None:
+    crew = entered(2)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    crew.stop(15, 1.0)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True, through=True), 1.0)
+    crew.exited(0, 1, -15)
+    assert crew.through()
+
+
+def test_one_that_ends_in_good_order_because_it_was_asked_to_is_not_through() -> None:
+    crew = entered(2)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    crew.stop(15, 1.0)
+    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True), 1.0)
+    crew.exited(0, 1, 0)
+    assert not crew.through()
+
+
 def test_one_that_has_ended_while_the_world_was_made_leaves_a_gap() -> None:
     crew = watched(2)
     crew.end(0, 4.0)
