@@ -72,6 +72,11 @@ def silence(workers: list[Worker], leave_in_s: float = 0.0) -> None:
         worker.writer.allow(now, now + leave_in_s)
 
 
+def silence_until_it_leaves(worker: Worker) -> None:
+    silence([worker])
+    wait_until(lambda: "it leaves world 1" in worker.output, "it leaves")
+
+
 def speak(workers: list[Worker]) -> None:
     until = time.monotonic() + LONG_S
     for worker in workers:
@@ -140,8 +145,7 @@ def test_a_wrapped_function_is_interrupted(agent: FakeAgent) -> None:
     worker = agent.start(WRAPPED)
     agent.form([worker])
     worker.says("trains in world 1")
-    silence([worker])
-    wait_until(lambda: "it leaves world 1" in worker.output, "it leaves")
+    silence_until_it_leaves(worker)
     speak([worker])
     wait_until(lambda: (status := worker.writer.read_status()) and status.broken_round == 1, "it asks")
     agent.form([worker])
@@ -153,8 +157,7 @@ def test_who_looks_at_the_event_waits_and_is_paused(agent: FakeAgent) -> None:
     worker = agent.start(ASKS)
     agent.form([worker])
     worker.says("asks")
-    silence([worker])
-    wait_until(lambda: "it leaves world 1" in worker.output, "it leaves")
+    silence_until_it_leaves(worker)
     assert "paused" not in worker.output
     speak([worker])
     worker.says("paused")

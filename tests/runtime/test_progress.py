@@ -67,22 +67,24 @@ def test_stacks_are_shown_while_threads_come_and_go(agent: FakeAgent) -> None:
     assert " in down\n" in worker.output
 
 
-def test_a_main_thread_that_waits_in_c_is_shown_with_all_threads(agent: FakeAgent) -> None:
-    worker = agent.start(HANGS.format(how="time.sleep(600)"))
+def hanging(agent: FakeAgent, how: str) -> Worker:
+    """A worker that hangs, when its main thread's stack was shown."""
+    worker = agent.start(HANGS.format(how=how))
     agent.form([worker])
     worker.says("hangs")
     show(worker)
     wait_until(lambda: " in hang\n" in worker.output, "the main thread's stack")
+    return worker
+
+
+def test_a_main_thread_that_waits_in_c_is_shown_with_all_threads(agent: FakeAgent) -> None:
+    worker = hanging(agent, "time.sleep(600)")
     wait_until(lambda: "Thread beside (most recent call first):" in worker.output, "the other's stack")
     assert " in wait_beside\n" in worker.output
 
 
 def test_a_main_thread_that_keeps_the_gil_is_shown(agent: FakeAgent) -> None:
-    worker = agent.start(HANGS.format(how="ctypes.PyDLL(None).sleep(600)"))
-    agent.form([worker])
-    worker.says("hangs")
-    show(worker)
-    wait_until(lambda: " in hang\n" in worker.output, "the main thread's stack")
+    hanging(agent, "ctypes.PyDLL(None).sleep(600)")
 
 
 @pytest.mark.parametrize("ends", [True, False])
