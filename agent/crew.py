@@ -142,13 +142,9 @@ class Crew:
         """Does one of them run that has been in a world?"""
         return any(s.state is State.RUNNING and s.entered for s in self._slots)
 
-    def fresh(self) -> bool:
-        """Would all have to begin from the beginning, or from where the others left them behind?"""
-        # A step takes all members, so those that came before one showed its work have taken part in it.
-        worked = max(s.worked for s in self._slots)
-        return self.told is not None and all(
-            s.since in (0, self.told.number) or s.since > worked for s in self._slots if s.state in LIVING and s.entered
-        )
+    def since(self) -> int:
+        """The first world from which on one of those that live has been in each; 0 where there is none."""
+        return min((s.since for s in self._slots if s.state in LIVING and s.since), default=0)
 
     def at_work(self) -> list[tuple[int, int]]:
         """The local ranks, and launches, of those that were told to work."""
@@ -163,10 +159,13 @@ class Crew:
         """The local ranks of those that run and have yet to ask for their first world."""
         return tuple(s.worker.local_rank for s in self._slots if s.state is State.RUNNING and s.outside)
 
-    def through(self) -> bool:
-        """Has one of them ended because its work was done? One that never worked, or was in a call, has left."""
+    def through(self) -> int:
+        """Has one of them ended because its work was done? Then the last world in which they have shown their work.
+
+        One that never worked, or was in a call, has left.
+        """
         done = (s for s in self._slots if s.state is State.DONE or (s.state is State.STOPPED and s.through))
-        return any(s.worked and not s.called for s in done)
+        return max(s.worked for s in self._slots) if any(s.worked and not s.called for s in done) else 0
 
     def has_stuck(self) -> bool:
         """Does one of them live that is stuck?"""

@@ -516,9 +516,9 @@ class Engine:
             case Response.STOP_MEET_START:
                 return False  # those that are done stay so, and the others work on from their checkpoint
             case Response.WITHDRAW_AND_RETURN:
-                return self._crew.through()
+                return self._crew.through() > 0
             case _:
-                return self._crew.through() and alone
+                return self._crew.through() > 0 and alone
 
     def _signalled(self, signum: int) -> None:
         result = Result(Outcome.SIGNALLED, signum=signum)
@@ -869,7 +869,7 @@ class Engine:
             crew.missed,
             crew.through(),
             crew.has_stuck(),
-            crew.fresh(),
+            crew.since(),
             self._leaving is not None,
             self._holds.answer(),
             self._allegiance.leadership.holds,

@@ -78,9 +78,9 @@ class Report:
     sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
     fault: WorkerFault | None = None  # the last that befell one of its workers
     missed_round: int = 0  # a world in which one of its workers has not been because its work was done
-    through: bool = False  # one of its workers has exited 0 when its work was done
+    through: int = 0  # the last world in which its workers worked, if one has ended because its work was done; else 0
     stuck: bool = False  # one of its workers has not left a world that the others have left, and may come back
-    fresh: bool = False  # the last world is the first for all of its workers
+    since: int = 0  # the first world from which on one of its workers has been in each; 0: the others were there alone
     leaves: bool = False  # it wants out, and works until the others can do without it
     held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
     # Of a leader only:

@@ -183,7 +183,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
     same = replace(
         before,
         sequence=report.sequence,
-        fresh=report.fresh,
+        since=report.since,
         held=report.held if others_owe else before.held,
         holds=report.holds,  # what leaders say
         frees=report.frees,
@@ -343,9 +343,14 @@ def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> 
 
 
 def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) -> list[Member]:
-    """Those with a worker that is in this world, or comes back to it, and has what it did there or before."""
+    """Those with a worker that has what was done, since it was there.
+
+    Where nobody has shown that the workers work together, that is whoever is in this world.
+    """
+    if worked := max((report.through for report in reports.values()), default=0):
+        return [m for m in stay if 0 < reports[m.node].since <= worked]
     placed = {m.life: m.workers for m in round_.members}
-    return [m for m in stay if not reports[m.node].fresh or any(worker in placed[m.life] for worker in m.workers)]
+    return [m for m in stay if any(worker in placed[m.life] for worker in m.workers)]
 
 
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
@@ -365,7 +370,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
 def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> bool:
     """Are only those left who would have to begin from the beginning, since all the others were through before?"""
     missed = any(report.missed_round == round_.number for report in reports.values())
-    return missed and all(reports[m.node].fresh for m in stay)
+    return missed and not _survivors(round_, reports, stay)
 
 
 def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> bool:

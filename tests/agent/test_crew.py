@@ -435,7 +435,7 @@ def test_who_came_before_others_worked_has_worked_with_them() -> None:
     crew.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
     crew.exited(0, 1, 0)
     crew.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
-    assert not crew.fresh()
+    assert (crew.since(), crew.through()) == (1, 1)
 
 
 def test_one_that_the_others_have_left_behind_would_do_again_what_they_did() -> None:
@@ -444,8 +444,7 @@ def test_one_that_the_others_have_left_behind_would_do_again_what_they_did() -> 
     crew.enter(sealed(alone, number=2), LIFE, 0, 1.0)
     crew.said(1, 1, WorkerStatus(ready=True, applied=3, worked=2), 1.0)
     crew.exited(1, 1, 0)
-    assert crew.fresh()
-    assert crew.through()
+    assert (crew.since(), crew.through()) == (0, 2)
 
 
 def test_one_that_says_that_it_is_through_as_it_is_asked_to_end_is_through() -> None:
@@ -454,7 +453,7 @@ def test_one_that_says_that_it_is_through_as_it_is_asked_to_end_is_through() -> 
     crew.stop(15, 1.0)
     crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True, through=True), 1.0)
     crew.exited(0, 1, -15)
-    assert crew.through()
+    assert crew.through() == 1
 
 
 def test_one_that_ends_in_good_order_because_it_was_asked_to_is_not_through() -> None:

@@ -440,7 +440,7 @@ def test_until_the_last_was_heard_only_a_failure_counts() -> None:
 
 def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed() -> None:
     decision = decide(sealed(A, B), ready(A), ready(B))
-    before, again = ready(B, sequence=1), ready(B, sequence=2, fresh=True)
+    before, again = ready(B, sequence=1), ready(B, sequence=2, since=1)
     assert rendezvous.stands(decision, before, again, heard=2, missed=False)
     assert not rendezvous.stands(decision, before, again, heard=2, missed=True)
     assert not rendezvous.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
@@ -478,21 +478,27 @@ def test_a_loss_ends_the_wait_for_faults() -> None:
 
 def test_when_those_that_worked_are_through_nobody_begins_anew() -> None:
     replaced = replace(A, workers=(Worker(0, 2),))
-    decision = decide(sealed(A), ready(replaced, done=(1,), through=True, fresh=True))
+    decision = decide(sealed(A), ready(replaced, done=(1,), through=1, since=0))
     assert decision.proposal is not None
     assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
 
 
 def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through() -> None:
     away = replace(A, workers=())
-    assert decide(sealed(A), ready(away, through=True, stuck=True)).proposal is None
-    missed = ready(away, through=True, stuck=True, missed_round=1)
+    assert decide(sealed(A), ready(away, through=1, stuck=True)).proposal is None
+    missed = ready(away, through=1, stuck=True, missed_round=1)
     assert decide(sealed(A), missed).proposal is None, "the others were through before they came to this world"
     back = replace(A, workers=(Worker(1, 1),))
-    behind = ready(back, done=(0,), through=True, fresh=True)
+    behind = ready(back, done=(0,), through=1, since=0)
     assert decide(sealed(A), behind).reason == "everybody has finished", "they have gone on meanwhile"
     since = Patience(enough_since=0.0)
-    assert members(decide(sealed(A), ready(back, done=(0,), through=True), now=9.0, since=since)) == ["a"]
+    assert members(decide(sealed(A), ready(back, done=(0,), through=1, since=1), now=9.0, since=since)) == ["a"]
+
+
+def test_who_came_after_the_others_had_worked_and_never_worked_with_them_begins_nothing() -> None:
+    through = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=0)
+    assert decide(sealed(A, B, number=2), through, ready(B, since=2)).reason == "everybody has finished"
+    assert members(decide(sealed(A, B, number=2), through, ready(B, since=1))) == ["b", "a"]
 
 
 def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
