@@ -125,8 +125,13 @@ def begin_call() -> None:
 
 
 def end_call() -> None:
-    """Nobody waits for this worker any more."""
+    """All have come to the end of the call together."""
     _worker().end_call()
+
+
+def leave_call() -> None:
+    """The others neither wait for this worker nor count on it."""
+    _worker().leave_call()
 
 
 def be_through() -> None:
@@ -311,7 +316,11 @@ class _Worker:
 
     def end_call(self) -> None:
         self.in_call = False
-        self._tell(called=0, ends=True, through=True)
+        self._tell(called=0, worked=self._round, ends=True, through=True)
+
+    def leave_call(self) -> None:
+        self.in_call = False
+        self._tell(called=0, ends=True)
 
     def be_through(self) -> None:
         self._show_work()

@@ -37,7 +37,16 @@ from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place
 from softrun.runtime.inprocess.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.state import State
 from softrun.runtime.interrupt import RestartRequest
-from softrun.runtime.worker import begin_call, end_call, free_trainer_by, ping, tell_fault, wait_for_world, watch
+from softrun.runtime.worker import (
+    begin_call,
+    end_call,
+    free_trainer_by,
+    leave_call,
+    ping,
+    tell_fault,
+    wait_for_world,
+    watch,
+)
 from softrun.runtime.worlds import World, WorldChanged
 
 MEMBERS_WAIT = timedelta(minutes=10)  # for other members, where none of these can be active
@@ -256,7 +265,7 @@ class Call:
             except AssignmentError as error:
                 raise _EndsError(error) from None  # the same ranks would be assigned in the same way
             if seat.discarded:
-                end_call()  # nobody counts on it
+                leave_call()
                 raise RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
             rank, world_size, is_active = seat.rank, len(seats), seat.active
             active_size = sum(other.active for other in seats)
