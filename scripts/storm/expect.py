@@ -68,8 +68,8 @@ def has_finished(node: str, struck: Sequence[Fault], plan: Plan) -> bool:
 
 
 def may_come_too_late(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
-    """Slots that the others have gone on without, so that they may come back when a node has finished."""
-    if not any(has_finished(node, struck, plan) for node in {slot.node for slot in plan.slots}):
+    """Slots that the others have gone on without, so that they may come back when the work is done, or a node is."""
+    if not (plan.hurries or any(has_finished(node, struck, plan) for node in {slot.node for slot in plan.slots})):
         return set()
     return {f.slot for f in struck if f.resumes_s is not None and f.resumes_s > SOFT_TIMEOUT_S}
 

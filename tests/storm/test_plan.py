@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from storm.expect import exit_codes, fails, may_lose_process, must_be_there
@@ -95,6 +97,8 @@ def test_who_comes_back_when_a_node_has_finished_may_come_too_late() -> None:
     plan = storm(stop, kill, exit0, policy="record")
     assert Slot("c", 0) in must_be_there([stop, kill], plan)
     assert Slot("c", 0) not in must_be_there([stop, kill, exit0], plan)
+    assert Slot("c", 0) in may_lose_process([stop], replace(plan, hurries=True))
+    assert Slot("c", 0) not in may_lose_process([stop], plan)
 
 
 def test_a_node_of_which_the_last_one_hangs_may_be_done_before_that_is_known() -> None:
