@@ -141,7 +141,9 @@ class Run:
 
     def _have_come(self) -> bool:
         self._look()
-        return {line.slot for line in self._diaries.lines} >= set(self._plan.slots) or self._launchers_ended()
+        ended = {node.name for node in self._cluster.nodes if node.process.poll() is not None}
+        awaited = {slot for slot in self._plan.slots if slot.node not in ended}
+        return {line.slot for line in self._diaries.lines} >= awaited
 
     def _is_settled(self) -> bool:
         """Has all struck that can, and are all at work who should be?"""
