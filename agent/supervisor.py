@@ -172,6 +172,9 @@ class Supervisor:
         key = (local_rank, launch)
         process, port = self._processes.get(key), self._ports.get(key)
         if process is not None and port is not None and is_connected(process.pid, port):
+            # It may have asked since it was heard last: whoever does says so before it connects.
+            if (status := self._channels[key].read_status()) is not None:
+                self._observe(WorkerSaid(*key, status))
             self._observe(StoreUsed(local_rank, launch, port))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
