@@ -301,7 +301,7 @@ MUTANTS = (
         "seals_with_unheard_members",
         seals_with_unheard_members,
         ("NoGhosts", "Progress", "WorkIsNotBegunAgain"),
-        near=2800,
+        near=1900,
     ),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
