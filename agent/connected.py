@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
 _ESTABLISHED = "01"
 
 
-def is_connected(session: int, port: int) -> bool:
+def is_connected(session: int, port: int, but: AbstractSet[str] = frozenset()) -> bool:
     """Whether a process of this session has a TCP connection to that port, of any host. False where /proc does not say.
 
-    It holds the connection as long as it has the group whose store that is.
+    It holds the connection as long as it has the group whose store that is. `but`: sockets that do not count, since it
+    was forked from a process that had them.
     """
     with suppress(OSError):
-        inodes = _connections_to(port)
-        return bool(inodes) and any(inodes & _sockets(pid) for pid in _members(session))
+        inodes = _connections_to(port) - but
+        return bool(inodes) and any(inodes & sockets_of(pid) for pid in _members(session))
     return False
 
 
@@ -32,7 +34,8 @@ def _connections_to(port: int) -> set[str]:
     return inodes
 
 
-def _sockets(pid: int) -> set[str]:
+def sockets_of(pid: int) -> set[str]:
+    """Their inodes."""
     found = set()
     with suppress(OSError):  # it has ended
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links

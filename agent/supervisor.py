@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from softrun.agent import warden
 from softrun.agent.channels import ChannelsDirectory
-from softrun.agent.connected import is_connected
+from softrun.agent.connected import is_connected, sockets_of
 from softrun.agent.effects import Spawn, Tell
 from softrun.agent.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.observations import Observation, ProgressSeen, StepSeen, StoreUsed, Tick, WorkerExited, WorkerSaid
@@ -97,6 +97,7 @@ class Supervisor:
         self._marked = 0
         self._error_files: dict[Key, str] = {}
         self._ports: dict[Key, int] = {}  # of the worker stores that their environments name
+        self._inherited: dict[Key, set[str]] = {}  # the sockets that this agent had when they were started
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
@@ -120,6 +121,7 @@ class Supervisor:
         environments = {rank: self._environment(told.get(rank)) for rank in range(self._spec.local_world_size)}
         self._agent.prepare(environments)
         files = self._logs.open(environments, set(told))
+        inherited = sockets_of(os.getpid())
         for tell in order.tell:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
             self._directory.path.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
@@ -131,7 +133,7 @@ class Supervisor:
             self._marks[key] = warden.mark_of(self._token, self._marked)
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._marks[key]}
             self._error_files[key] = files.error_files.get(rank, "")
-            self._ports[key] = tell.info.master_port
+            self._ports[key], self._inherited[key] = tell.info.master_port, inherited
             self._expected[key] = _Expected(tell, order.restarts_left, [])
             self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
@@ -171,7 +173,7 @@ class Supervisor:
         """Answer if the worker, or what it has started, is connected to the store that its environment names."""
         key = (local_rank, launch)
         process, port = self._processes.get(key), self._ports.get(key)
-        if process is not None and port is not None and is_connected(process.pid, port):
+        if process is not None and port is not None and is_connected(process.pid, port, self._inherited[key]):
             # It may have asked since it was heard last: whoever does says so before it connects.
             if (status := self._channels[key].read_status()) is not None:
                 self._observe(WorkerSaid(*key, status))
@@ -285,6 +287,7 @@ class Supervisor:
             self._observe(WorkerSaid(*key, last_words))
         channel.remove()
         self._ports.pop(key, None)
+        self._inherited.pop(key, None)
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)
         error_file = self._error_files.pop(key) or os.devnull

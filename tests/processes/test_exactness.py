@@ -51,5 +51,5 @@ def test_after_fifty_random_faults_the_model_is_the_same_to_the_last_bit(
     (directory / "stop").touch()
     assert node.wait(30) == 0, node.output()
     steps, *model = map(int, (directory / "result").read_text().split())
-    assert steps > 50
+    assert steps > 50, node.output()
     assert model == trained_without_faults(steps)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from softrun.agent import supervisor
+from softrun.agent.connected import is_connected, sockets_of
 from softrun.agent.observations import Observation, StoreUsed, WorkerSaid
 from softrun.agent.supervisor import Supervisor
 from softrun.runtime.channel import EventReader, EventWriter
@@ -25,6 +28,25 @@ def test_a_worker_that_has_asked_is_heard_before_it_is_found_connected(
     monkeypatch.setattr(supervisor, "is_connected", lambda *_: True)
     seen: list[Observation] = []
     channels, processes = {(0, 1): channel}, {(0, 1): SimpleNamespace(pid=1)}
-    state = SimpleNamespace(_channels=channels, _processes=processes, _ports={(0, 1): 29500}, _observe=seen.append)
+    state = SimpleNamespace(
+        _channels=channels,
+        _processes=processes,
+        _ports={(0, 1): 29500},
+        _inherited={(0, 1): set()},
+        _observe=seen.append,
+    )
     Supervisor.look_for_store(state, 0, 1)  # type: ignore[arg-type]
     assert seen == [WorkerSaid(0, 1, WorkerStatus(ready=True, applied=1)), StoreUsed(0, 1, 29500)]
+
+
+def test_a_connection_that_a_forked_worker_has_of_its_agent_is_not_its_own() -> None:
+    """The agent is connected to the stores that it hosts."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            inherited = sockets_of(os.getpid())
+            session = os.getsid(0)
+            assert is_connected(session, port)
+            assert not is_connected(session, port, inherited)
+            with socket.create_connection(("127.0.0.1", port)):
+                assert is_connected(session, port, inherited)
