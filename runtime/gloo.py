@@ -138,6 +138,13 @@ class Connections:
         if (again or count < self._expected) and is_there():
             self.call_in_place_of_peers(self._own)
 
+    def cut_found(self, found: Mapping[int, socket.socket]) -> None:
+        """As `cut`, those that were found in another way than by their addresses."""
+        _shut(found.values(), socket.SHUT_RD)
+        with self._lock:
+            room = is_room_for(len(found))
+            close_all([one for inode, one in found.items() if not room or self._held.setdefault(inode, one) is not one])
+
     def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
         """Those that are held, and those that are not without holding them."""
         _shut(self._held.values(), socket.SHUT_RD)
@@ -266,9 +273,7 @@ class Build:
         listening = listening_sockets(self._before)
         ports = {port for _, port in listening}
         if ports:
-            accepted = take_connections(lambda ends: ends.local[1] in ports, self._before).values()
-            _shut(accepted)
-            close_all(accepted)
+            connections.cut_found(take_connections(lambda ends: ends.local[1] in ports, self._before))
             connections.call_in_place_of_peers(dict.fromkeys(listening, ()))
 
 
