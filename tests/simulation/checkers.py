@@ -498,7 +498,8 @@ class WorkIsNotBegunAgain(Checker):
 
     def _is_heard(self, name: str, by: Node) -> bool:
         node = self.cluster.nodes[name]
-        return node.alive and not node.stalled and node.side == by.side and not node.store_cut
+        in_touch = node.side == by.side and not node.store_cut and not self.cluster.store.was_in_doubt(name)
+        return node.alive and not node.stalled and in_touch
 
 
 class Converges(Checker):
