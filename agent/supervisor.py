@@ -64,6 +64,19 @@ class _Expected:
     """What it is to get as soon as there is a process."""
 
 
+@dataclass
+class _Worker:
+    """What is kept of a worker from its start until it has been reaped."""
+
+    channel: EventWriter
+    mark: str
+    error_file: str
+    port: int
+    """Of the store that its environment names."""
+    inherited: set[str]
+    """The sockets that this agent had when it was started."""
+
+
 class Supervisor:
     """`observe` is called in the driver's thread, `post` from any."""
 
@@ -85,7 +98,7 @@ class Supervisor:
         self._selector = selector
         self._observe = observe
         self._post = post
-        self._channels: dict[Key, EventWriter] = {}
+        self._workers: dict[Key, _Worker] = {}
         self._expected: dict[Key, _Expected] = {}  # have no process yet
         self._processes: dict[Key, Process] = {}
         self._succeeded: dict[int, Process] = {}
@@ -93,11 +106,7 @@ class Supervisor:
         self._unreaped: set[Key] = set()  # have ended; how is not known yet
         self._signalled: set[Key] = set()
         self._allowed = (0.0, 0.0)
-        self._marks: dict[Key, str] = {}
         self._marked = 0
-        self._error_files: dict[Key, str] = {}
-        self._ports: dict[Key, int] = {}  # of the worker stores that their environments name
-        self._inherited: dict[Key, set[str]] = {}  # the sockets that this agent had when they were started
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
@@ -126,76 +135,77 @@ class Supervisor:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
             self._directory.path.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
             channel = EventWriter.create(self._directory.path / f"worker-{rank}-{tell.launch}")
-            self._channels[key] = channel
+            self._marked += 1
+            mark = warden.mark_of(self._token, self._marked)
+            error_file = files.error_files.get(rank, "")
+            self._workers[key] = _Worker(channel, mark, error_file, tell.info.master_port, inherited)
             channel.allow(*self._allowed)
             channel.write(_event(tell))
-            self._marked += 1
-            self._marks[key] = warden.mark_of(self._token, self._marked)
-            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: self._marks[key]}
-            self._error_files[key] = files.error_files.get(rank, "")
-            self._ports[key], self._inherited[key] = tell.info.master_port, inherited
+            env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), warden.VARIABLE: mark}
             self._expected[key] = _Expected(tell, order.restarts_left, [])
             self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
     def tell(self, tell: Tell) -> None:
-        channel = self._channels.get((tell.local_rank, tell.launch))
-        if channel is None:
+        key = (tell.local_rank, tell.launch)
+        worker = self._workers.get(key)
+        if worker is None:
             return  # it has ended meanwhile
         try:
-            channel.write(_event(tell))
+            worker.channel.write(_event(tell))
         except ChannelError as error:
             # A worker that cannot be told of a change must not go on as if there were none.
             logger.warning("worker %d cannot be told of a change and is ended: %s", tell.local_rank, error)
-            self.signal(tell.local_rank, tell.launch, signal.SIGKILL)
-        key = (tell.local_rank, tell.launch)
+            self.signal(*key, signal.SIGKILL)
         if tell.state is WorkerState.HEALTHY:
             if self._starts.renew(key, _event(tell).environment()):
-                self._ports[key] = tell.info.master_port
+                worker.port = tell.info.master_port
             self._agent.entered(tell)
         else:
             self._agent.halted()
 
     def look(self, local_rank: int, launch: int) -> None:
         """Answer with when the worker made progress last."""
-        channel = self._channels.get((local_rank, launch))
-        progress = channel.read_progress() if channel is not None else None
+        worker = self._workers.get((local_rank, launch))
+        progress = worker.channel.read_progress() if worker is not None else None
         if progress is not None:
             self._observe(ProgressSeen(local_rank, launch, progress.last_s, is_stopped(progress.pid)))
 
     def look_at_step(self, local_rank: int, launch: int) -> None:
         """Answer with the last step that the worker has completed."""
-        channel = self._channels.get((local_rank, launch))
-        progress = channel.read_progress() if channel is not None else None
+        worker = self._workers.get((local_rank, launch))
+        progress = worker.channel.read_progress() if worker is not None else None
         step, step_s = (progress.step, progress.step_s) if progress is not None else (None, 0.0)
         self._observe(StepSeen(local_rank, launch, step, step_s))
 
     def look_for_store(self, local_rank: int, launch: int) -> None:
         """Answer if the worker, or what it has started, is connected to the store that its environment names."""
         key = (local_rank, launch)
-        process, port = self._processes.get(key), self._ports.get(key)
-        if process is not None and port is not None and is_connected(process.pid, port, self._inherited[key]):
+        if (process := self._processes.get(key)) is None:
+            return
+        worker = self._workers[key]
+        if is_connected(process.pid, worker.port, worker.inherited):
             # It may have asked since it was heard last: whoever does says so before it connects.
-            if (status := self._channels[key].read_status()) is not None:
+            if (status := worker.channel.read_status()) is not None:
                 self._observe(WorkerSaid(*key, status))
-            self._observe(StoreUsed(local_rank, launch, port))
+            self._observe(StoreUsed(local_rank, launch, worker.port))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
         """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
-        channel = self._channels.get((local_rank, launch))
-        pid = channel.ask_for_stacks() if channel is not None else None
+        worker = self._workers.get((local_rank, launch))
+        pid = worker.channel.ask_for_stacks() if worker is not None else None
         if pid is not None:
             signal_main_thread(pid, STACKS_SIGNAL)
 
     def allow(self, hold_at: float, leave_at: float) -> None:
         """Let the workers, those to come as well, work on for so long without another word."""
         self._allowed = (hold_at, leave_at)
-        for channel in self._channels.values():
-            channel.allow(*self._allowed)
+        for worker in self._workers.values():
+            worker.channel.allow(*self._allowed)
 
     def listen(self) -> None:
         """Take in what workers have said. Called whenever the driver wakes, since a worker may not be able to ring."""
-        for key, channel in self._channels.items():
-            status = channel.news()
+        for key, worker in self._workers.items():
+            status = worker.channel.news()
             if status is not None:
                 self._observe(WorkerSaid(*key, status))
 
@@ -206,8 +216,7 @@ class Supervisor:
                 self._expected[key].signals.append(signum)
                 return
             del self._expected[key]
-            self._channels.pop(key).remove()
-            del self._marks[key]
+            self._workers.pop(key).channel.remove()
             self._observe(WorkerExited(local_rank, launch, -signum))
         process = self._processes.get(key)
         if process is not None:
@@ -230,13 +239,13 @@ class Supervisor:
         for key, process in self._processes.items():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
-            warden.kill_marked(self._marks[key])
+            warden.kill_marked(self._workers[key].mark)
         self._starts.close()
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
-        for channel in self._channels.values():
-            channel.remove()
+        for worker in self._workers.values():
+            worker.channel.remove()
         self._wardens.close(all_is_well)
         self._directory.close()
 
@@ -282,26 +291,22 @@ class Supervisor:
                 self._reaped(key, self._processes.pop(key), exitcode)
 
     def _reaped(self, key: Key, process: Process, exitcode: int) -> None:
-        channel, local_rank = self._channels.pop(key), key[0]
-        if (last_words := channel.read_status()) is not None:  # whether others wait for it, for one
+        worker, local_rank = self._workers.pop(key), key[0]
+        if (last_words := worker.channel.read_status()) is not None:  # whether others wait for it, for one
             self._observe(WorkerSaid(*key, last_words))
-        channel.remove()
-        self._ports.pop(key, None)
-        self._inherited.pop(key, None)
+        worker.channel.remove()
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)
-        error_file = self._error_files.pop(key) or os.devnull
         if exitcode == 0:
             self._succeeded[local_rank] = process
         else:
-            self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, error_file)
+            self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, worker.error_file or os.devnull)
         self._agent.halted()
-        mark = self._marks.pop(key)
         if exitcode != 0 or key in self._signalled:
             # What it had started ends with it. One that ends by itself in good order may leave something to finish.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            warden.kill_marked(mark)
+            warden.kill_marked(worker.mark)
         self._signalled.discard(key)
         self._observe(WorkerExited(*key, exitcode))
 
@@ -313,12 +318,12 @@ class Supervisor:
         rank, _, launch = key.partition("-")
         if bell.suffix != BELL or not (rank.isdigit() and launch.isdigit()):
             return
-        channel = self._channels.get((int(rank), int(launch)))
-        if channel is None:
+        worker = self._workers.get((int(rank), int(launch)))
+        if worker is None:
             return
-        if channel.shares_memory:
+        if worker.channel.shares_memory:
             self._post(Tick())
-        elif (status := channel.read_status()) is not None:
+        elif (status := worker.channel.read_status()) is not None:
             self._post(WorkerSaid(int(rank), int(launch), status))
 
 

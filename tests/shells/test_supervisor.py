@@ -27,12 +27,9 @@ def test_a_worker_that_has_asked_is_heard_before_it_is_found_connected(
     reader.write_status(WorkerStatus(ready=True, applied=1))
     monkeypatch.setattr(supervisor, "is_connected", lambda *_: True)
     seen: list[Observation] = []
-    channels, processes = {(0, 1): channel}, {(0, 1): SimpleNamespace(pid=1)}
     state = SimpleNamespace(
-        _channels=channels,
-        _processes=processes,
-        _ports={(0, 1): 29500},
-        _inherited={(0, 1): set()},
+        _workers={(0, 1): SimpleNamespace(channel=channel, port=29500, inherited=set())},
+        _processes={(0, 1): SimpleNamespace(pid=1)},
         _observe=seen.append,
     )
     Supervisor.look_for_store(state, 0, 1)  # type: ignore[arg-type]
