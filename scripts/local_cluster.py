@@ -253,6 +253,14 @@ def marked(pid: int, mark: str) -> bool:
         return False
 
 
+def shown_by(pid: int) -> str:
+    """Its command line as `ps` shows it; empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
+    except OSError:
+        return ""
+
+
 def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for other in all_pids():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, Node, alive, descendants, has_ended, send, softrun_command
+from local_cluster import LocalCluster, Node, alive, descendants, has_ended, send, shown_by, softrun_command
 
 TRAINERS = Path(__file__).parent / "trainers"
 STARTS = ("warm", "cold", "spawn", "fork", "forkserver")
@@ -43,11 +43,11 @@ class Family:
 
     def guards(self) -> dict[str, list[int]]:
         agent = self.node.process.pid
-        shown = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(agent)}
+        shown = {pid: shown_by(pid) for pid in descendants(agent)}
         return {
             "agent": [agent],
-            "warden": [pid for pid, name in shown.items() if name.startswith(b"warden of")],
-            "template": [pid for pid, name in shown.items() if name.startswith(b"softrun template")],
+            "warden": [pid for pid, name in shown.items() if name.startswith("warden of")],
+            "template": [pid for pid, name in shown.items() if name.startswith("softrun template")],
         }
 
     def end(self) -> None:

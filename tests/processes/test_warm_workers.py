@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from local_cluster import LocalCluster, Node, descendants, softrun_command
+from local_cluster import LocalCluster, Node, descendants, shown_by, softrun_command
 
 HAS_TORCH = "import sys\nhad_torch = 'torch' in sys.modules\n"
 STEPS = 100000
@@ -125,11 +125,7 @@ def test_a_restart_is_forked(cluster: LocalCluster, start: Callable[..., Node]) 
 
 
 def template_of(node: Node) -> int:
-    return next(
-        pid
-        for pid in descendants(node.process.pid)
-        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"softrun template")
-    )
+    return next(pid for pid in descendants(node.process.pid) if shown_by(pid).startswith("softrun template"))
 
 
 def parent_of(pid: int) -> int:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, alive, descendants, has_ended
+from local_cluster import LocalCluster, alive, descendants, has_ended, shown_by
 from softrun.agent import warden
 from softrun.agent.wardens import Wardens
 
-TOKEN, OTHER = "1f", "1f0"
+TOKEN = f"{os.getpid():08x}"  # tests that run beside this one have their own
+OTHER = TOKEN + "0"
 
 AGENT = """
 import os, selectors, signal, sys
@@ -100,8 +101,7 @@ def wardens_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]
     """By the name that they show."""
 
     def both() -> list[int] | None:
-        name = f"warden of {agent.pid}".encode()
-        found = [p for p in descendants(agent.pid) if Path(f"/proc/{p}/cmdline").read_bytes().rstrip(b"\0") == name]
+        found = [pid for pid in descendants(agent.pid) if shown_by(pid) == f"warden of {agent.pid}"]
         return found if len(found) == 2 else None
 
     return cluster.wait_for("two wardens show themselves", both, 10)
@@ -173,7 +173,7 @@ def test_one_inside_of_another_agents_worker_carries_no_mark(
         pids = [process.pid for process in wardens._living.values()]
         cluster.wait_for(
             "they show themselves",
-            lambda: all(Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"warden of") for pid in pids),
+            lambda: all(shown_by(pid).startswith("warden of") for pid in pids),
             10,
         )
         warden.kill_all_of(OTHER)
