@@ -7,18 +7,17 @@ registries are not touched, so a group can be used or destroyed in another threa
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
 import os
 import sys
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from softrun.runtime import native
 from softrun.runtime.noted import cut_groups, note_groups, registered_groups
 
 __all__ = [
@@ -30,10 +29,6 @@ __all__ = [
     "add_abort",
     "note_groups",
 ]
-
-THREADS = "softrun-abort"
-"""With this the names of all threads begin that abort anything."""
-EXIT_S = 1.0
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -124,9 +119,7 @@ def _abort_in_thread(backend: Any) -> list[threading.Thread]:
         if id(backend) in _aborting:
             return []
         _aborting[id(backend)] = backend
-    thread = threading.Thread(target=_abort, args=(backend,), name="softrun-abort-backend", daemon=True)
-    thread.start()
-    return [thread]
+    return [native.start(functools.partial(_abort, backend), "softrun-abort-backend")]
 
 
 def _abort(backend: Any) -> None:
@@ -140,15 +133,6 @@ def _abort(backend: Any) -> None:
     finally:
         with _lock:
             _aborting.pop(id(backend), None)
-
-
-@atexit.register
-def _await_threads() -> None:
-    """One that comes back from C++ while the interpreter ends has the process aborted; some never come back."""
-    end = time.monotonic() + EXIT_S
-    for thread in threading.enumerate():
-        if thread.name.startswith(THREADS):
-            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _begin_in_child() -> None:

@@ -7,16 +7,16 @@ variables refer until it has built others in their place.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from typing import Any
 
-from softrun.runtime.noted import gloo_devices, registered_groups, underlying_store
+from softrun.runtime import native
+from softrun.runtime.noted import gloo_devices, registered_groups
 from softrun.runtime.sockets import is_room_for
+from softrun.runtime.stores import is_hosted_here
 
 KEEP_S = 5.0
-EXIT_S = 1.0
 
 
 class _Kept:
@@ -25,17 +25,14 @@ class _Kept:
     def __init__(self, groups: list[Any]) -> None:
         self._groups = groups
         self._due = threading.Event()
-        # A daemon, since it must not hold up a process that ends; but it must have come back from C++ before.
-        self._thread = threading.Thread(target=self._destroy_when_due, name="softrun-destroy", daemon=True)
-        self._thread.start()
+        self._thread = native.start(self._destroy_when_due, "softrun-destroy", recall=self._due.set)
 
     @property
     def are_there(self) -> bool:
         return self._thread.is_alive()
 
-    def destroy(self, wait_s: float = 0.0) -> None:
+    def destroy(self) -> None:
         self._due.set()
-        self._thread.join(wait_s)
 
     def _destroy_when_due(self) -> None:
         self._due.wait(KEEP_S)
@@ -48,7 +45,7 @@ _kept_by_parents: list[_Kept] = []  # they have threads that are not here, for w
 
 def destroy_aside() -> None:
     """Keep the groups that are about to be destroyed; destroy them soon. Never imports torch."""
-    groups = [group for group, store in registered_groups().items() if _is_gloo(group) and not _hosts(store)]
+    groups = [group for group, store in registered_groups().items() if _is_gloo(group) and not is_hosted_here(store)]
     if not is_room_for(0):  # beside their descriptors there must be those of the groups that follow
         groups = []
     for earlier in _kept:
@@ -62,17 +59,6 @@ def _is_gloo(group: Any) -> bool:
     """And nothing else: another backend's memory may be needed by the next group."""
     devices = gloo_devices(group)
     return bool(devices) and len(devices) == len(group._device_types)
-
-
-def _hosts(store: Any) -> bool:
-    """Whether the store is in this process: its port may be wanted again."""
-    return "server=TCPServer" in repr(underlying_store(store))
-
-
-@atexit.register
-def _destroy_now() -> None:
-    for kept in _kept:
-        kept.destroy(EXIT_S)
 
 
 def _begin_in_child() -> None:

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from softrun.runtime import native
 from softrun.runtime.sockets import (
     Address,
     Ends,
@@ -41,12 +41,11 @@ from softrun.runtime.sockets import (
     open_sockets,
     take_connections,
 )
+from softrun.runtime.stores import descriptor_of
 
 ABORT_INTERVAL_S = 0.02
 ANSWER_S = 0.02
 CALL_S = 0.1
-
-_STORES_SOCKET = re.compile(r"client=TCPClient\(SocketImpl\(fd=(\d+),")
 
 
 class Published(NamedTuple):
@@ -260,8 +259,8 @@ class Build:
             return
         but = self._before if self._store is None else set[int]()
         found = take_connections(lambda ends: ends.remote is not None and ends.remote[1] == port, but)
-        if len(found) > 1 and (match := _STORES_SOCKET.search(repr(self._store))):
-            inode = open_sockets().get(int(match[1]))
+        if len(found) > 1 and (descriptor := descriptor_of(self._store)) is not None:
+            inode = open_sockets().get(descriptor)
             if inode in found:
                 close_all(connection for other, connection in found.items() if other != inode)
                 found = {inode: found[inode]}
@@ -285,9 +284,7 @@ def ask(question: Callable[[], None], answered: threading.Event) -> threading.Th
             question()
             answered.set()
 
-    thread = threading.Thread(target=asking, name="softrun-abort-asks", daemon=True)
-    thread.start()
-    return thread
+    return native.start(asking, "softrun-abort-asks")
 
 
 def close_all(connections: Iterable[socket.socket]) -> None:

@@ -26,8 +26,10 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from softrun.runtime import native
 from softrun.runtime.books import retire_default_group
 from softrun.runtime.gloo import Build, Connections, ask
+from softrun.runtime.stores import underlying_store
 
 NOTE_S = 1.0
 CONNECT = timedelta(seconds=2)
@@ -52,7 +54,7 @@ class NotedGroup:
             return
         self.connections.cut(is_there=lambda: self.is_there)
         if not self.connections.addresses_known and self.is_there:
-            _start(self._read_and_cut)
+            native.start(self._read_and_cut, "softrun-abort")
 
     def _read_and_cut(self) -> None:
         """Where gloo connects lazily, peers may have published their addresses after this one had built the group."""
@@ -108,7 +110,7 @@ def cut_groups() -> list[threading.Thread]:
     for group in noted:
         group.cut()
     _retire_lonely()
-    return [_start(_note_and_cut)] if _unnoted() else []
+    return [native.start(_note_and_cut, "softrun-abort")] if _unnoted() else []
 
 
 def _retire_lonely() -> None:
@@ -319,7 +321,7 @@ def _rehearse() -> None:
         with suppress(RuntimeError):
             sys.modules["torch"].empty(2, device="cpu").view(3)
 
-    threading.Thread(target=fail, name="softrun-rehearsal", daemon=True).start()
+    native.start(fail, "softrun-rehearsal")
 
 
 def gloo_devices(group: Any) -> list[str]:
@@ -346,13 +348,6 @@ def _connections_to_be(given: dict[str, Any]) -> Connections | None:
         return None
 
 
-def underlying_store(store: Any) -> Any:
-    """The TCPStore below, which knows its port."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    return store
-
-
 def _unnoted() -> list[tuple[Any, Any]]:
     with _lock:
         noted = [group.group() for group in _noted]
@@ -369,12 +364,6 @@ def _note_and_cut() -> None:
     for group, store in _unnoted():
         if noted := _note(group, store):
             noted.cut()
-
-
-def _start(function: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=function, name="softrun-abort", daemon=True)
-    thread.start()
-    return thread
 
 
 def _begin_in_child() -> None:

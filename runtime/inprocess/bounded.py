@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+from softrun.runtime import native
+
 
 def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> bool:
     """Call it in a daemon thread called `name`, raise what it raises, and return whether it ended within the timeout.
@@ -20,8 +22,7 @@ def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> boo
         except BaseException as error:
             raised.append(error)
 
-    thread = threading.Thread(target=call, name=name, daemon=True)
-    thread.start()
+    thread = native.start(call, name)
     thread.join(min(timeout.total_seconds(), threading.TIMEOUT_MAX))
     if thread.is_alive():
         return False

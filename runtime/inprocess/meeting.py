@@ -7,25 +7,30 @@ that it can be interrupted and goes on to show that it is alive.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from softrun.runtime import native
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.progress import BEAT_INTERVAL_S
+from softrun.runtime.stores import disconnect
 
 Result = TypeVar("Result")
 
 _FOREVER = timedelta(days=365)
+_ANSWER = timedelta(minutes=5)  # as torch has it
+_ATTEMPT = timedelta(seconds=2)
 _PASSED, _GIVEN_UP = b"passed", b"given up"  # what becomes of a barrier
 
 
 class Meeting:
-    """The keys of one world; `name` makes them one wrapper's. It connects when it is first used."""
+    """The keys of one world. It connects when it is first used, and anew after a call that was broken off."""
 
     def __init__(self, info: WorkerInfo) -> None:
         self._info = info
-        self._store: Any = None
+        self._connection = _Connection(info)
 
     def barrier(self, name: str, count: int, timeout: timedelta | None = None) -> None:
         """Wait until `count` ranks are here. Raises TimeoutError, and ConnectionError where the world has ended.
@@ -33,16 +38,15 @@ class Meeting:
         Where it raises TimeoutError on one rank, it does on all: nobody passes it after that.
         """
 
-        def meet() -> None:
-            if self._connected().add(f"{name}/here", 1) == count:
-                self._decide(name, _PASSED)
+        def meet(store: Any) -> None:
+            if store.add(f"{name}/here", 1) == count:
+                _decide(store, name, _PASSED)
 
         self._do(meet)
         try:
             self.await_barrier(name, timeout)
         except TimeoutError:
-            other = Meeting(self._info)  # the connection of this one is waiting
-            if self._do(lambda: other._decide(name, _GIVEN_UP)) != _PASSED:
+            if self._do(lambda store: _decide(store, name, _GIVEN_UP)) != _PASSED:
                 raise
 
     def await_barrier(self, name: str, timeout: timedelta | None = None) -> None:
@@ -52,59 +56,104 @@ class Meeting:
 
     def wait_for(self, key: str, timeout: timedelta | None = None) -> bytes:
         """The value of a key, once it has one."""
-        return self._do(lambda: bytes(self._awaited(key)), timeout)
+
+        def get(store: Any) -> bytes:
+            store.wait([key], _FOREVER)
+            return bytes(store.get(key))
+
+        return self._do(get, timeout)
 
     def set(self, key: str, value: bytes) -> None:
-        self._do(lambda: self._connected().set(key, value))
+        self._do(lambda store: store.set(key, value))
 
     def gather(self, keys: Sequence[str]) -> list[bytes]:
         """The values of all of these, once they are there."""
 
-        def get() -> list[bytes]:
-            store = self._connected()
+        def get(store: Any) -> list[bytes]:
             for key in keys:
                 store.wait([key], _FOREVER)
             return [bytes(value) for value in store.multi_get(list(keys))]
 
         return self._do(get)
 
-    def _decide(self, name: str, outcome: bytes) -> bytes:
-        """What has become of a barrier: whoever is first decides."""
-        return bytes(self._connected().compare_set(f"{name}/outcome", "", outcome.decode()))
-
-    def _awaited(self, key: str) -> Any:
-        store = self._connected()
-        store.wait([key], _FOREVER)
-        return store.get(key)
-
-    def _connected(self) -> Any:
-        if self._store is None:
-            import torch.distributed as dist
-
-            host, port = self._info.master_addr, self._info.master_port
-            # torch's stubs hide both.
-            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-            self._store = dist.PrefixStore("softrun/inprocess", store)  # type: ignore[attr-defined]
-        return self._store
-
-    @staticmethod
-    def _do(act: Callable[[], Result], timeout: timedelta | None = None) -> Result:
+    def _do(self, act: Callable[[Any], Result], timeout: timedelta | None = None) -> Result:
+        """In a thread that is recalled when this is left in another way."""
+        connection = self._connection
         done = threading.Event()
         outcome: list[Result | Exception] = []
 
         def run() -> None:
             try:
-                outcome.append(act())
+                outcome.append(act(connection.store()))
             except Exception as error:
                 outcome.append(error)
             done.set()
 
-        threading.Thread(target=run, name="softrun-meeting", daemon=True).start()
-        waited = 0.0
-        while not done.wait(BEAT_INTERVAL_S):
-            waited += BEAT_INTERVAL_S
-            if timeout is not None and waited >= timeout.total_seconds():
-                raise TimeoutError(f"not all ranks were there within {timeout.total_seconds():g} s")
+        thread = native.start(run, "softrun-meeting", recall=connection.end)
+        try:
+            _await(done, thread, timeout)
+        except BaseException:
+            connection.end()
+            self._connection = _Connection(self._info)
+            raise
         if isinstance(outcome[0], Exception):
             raise ConnectionError(f"the meeting point of this world is gone: {outcome[0]}") from outcome[0]
         return outcome[0]
+
+
+class _Connection:
+    def __init__(self, info: WorkerInfo) -> None:
+        self._info = info
+        self._store: Any = None
+        self._ended = False
+
+    def store(self) -> Any:
+        """For one thread at a time."""
+        if self._store is None:
+            self._store = self._connect()
+        if self._ended:
+            disconnect(self._store)
+        return self._store
+
+    def end(self) -> None:
+        """Whoever is in the store raises, at once or when the attempt to connect has failed. For any thread."""
+        self._ended = True
+        if self._store is not None:
+            disconnect(self._store)
+
+    def _connect(self) -> Any:
+        """In attempts that end: torch calls for a store that has gone with its world as long as it is told to."""
+        import torch.distributed as dist
+
+        give_up_at = time.monotonic() + _ANSWER.total_seconds()
+        while True:
+            try:
+                # torch's stubs hide both.
+                store = dist.TCPStore(  # type: ignore[attr-defined]
+                    self._info.master_addr,
+                    self._info.master_port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=_ATTEMPT,
+                )
+            except RuntimeError:
+                if self._ended or time.monotonic() > give_up_at:
+                    raise
+            else:
+                store.set_timeout(_ANSWER)
+                return dist.PrefixStore("softrun/inprocess", store)  # type: ignore[attr-defined]
+
+
+def _decide(store: Any, name: str, outcome: bytes) -> bytes:
+    """What has become of a barrier: whoever is first decides."""
+    return bytes(store.compare_set(f"{name}/outcome", "", outcome.decode()))
+
+
+def _await(done: threading.Event, thread: threading.Thread, timeout: timedelta | None) -> None:
+    waited = 0.0
+    while not done.wait(BEAT_INTERVAL_S):
+        waited += BEAT_INTERVAL_S
+        if timeout is not None and waited >= timeout.total_seconds():
+            raise TimeoutError(f"not all ranks were there within {timeout.total_seconds():g} s")
+        if not thread.is_alive() and not done.is_set():
+            raise ConnectionError("this process ends, and calls nobody any more")

@@ -203,22 +203,6 @@ def test_groups_that_were_built_before_softrun_was_imported(tmp_path: Path) -> N
     assert freed.stdout == "freed\n"
 
 
-ENDS = """
-import threading, time
-import softrun.runtime.abort
-threading.Thread(target=lambda: (time.sleep(0.2), print("aborted")), name="softrun-abort", daemon=True).start()
-threading.Thread(target=time.sleep, args=[600], name="softrun-abort-asks", daemon=True).start()
-"""
-
-
-@pytest.mark.processes
-def test_a_process_ends_after_its_aborts_but_waits_for_none_that_hangs() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDS], stdout=subprocess.PIPE, timeout=DEADLINE_S, text=True, check=True
-    )
-    assert ended.stdout == "aborted\n"
-
-
 def leave_and_stay(me: Me) -> None:
     note_groups()
     me.build()

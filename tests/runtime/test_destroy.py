@@ -15,7 +15,7 @@ from gloo_ranks import Me, run
 
 from fake_agent import DEADLINE_S, wait_until
 from local_cluster import free_port
-from softrun.runtime import destroy
+from softrun.runtime import destroy, native
 from softrun.runtime.groups import leave_groups
 
 pytestmark = pytest.mark.processes
@@ -90,7 +90,7 @@ def fork(_me: Me) -> None:
     if child == 0:
         build()
         leave_groups(in_trouble=True)
-        destroy._destroy_now()
+        native._await_all()
         os._exit(len(destroy._kept_by_parents) != 1)
     assert os.waitpid(child, 0)[1] == 0
 
