@@ -1,8 +1,9 @@
 """Whom an agent follows: the leader of the record, to whom it reports; or itself, and then it leads.
 
-Everybody finds the leader by the same rule: the first member of the record that lives and has not withdrawn, those who
-have finished coming last. A follower keeps one link, to the leader, and watches it; a leader watches all members.
-When the leader dies or steps back, the rule gives the next one, and the others dial it.
+Everybody finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be in
+the next world, too; then those who leave, and last those who have finished. A follower keeps one link, to the leader,
+and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one, and the
+others dial it.
 
 A newcomer is in nobody's record yet. It follows the leader as well, and where nobody in the record can lead any more
 it takes over.
@@ -110,25 +111,33 @@ class Allegiance:
     # --- who leads
 
     def leader(self, record: Round | None, own: Report) -> Member | None:
-        """The first member that lives and has not withdrawn; those who have finished come last."""
+        """The first member that lives, has not withdrawn and can be in the next world: its agent will host the store of
+        that one, and nobody would miss it if it were no member. Those who leave come after them, those who have
+        finished last."""
         if record is None or record.phase is Phase.CLOSED:
             return None
-        finished = None
+        leaving = finished = None
         for member in record.members:
             match self._fate(member, own):
-                case Fate.STAYS | Fate.UNHEARD:
+                case Fate.UNHEARD:
                     return member
+                case Fate.STAYS:
+                    report = self._report_of(member, own)
+                    if report is not None and rendezvous.goes_on(record, report):
+                        return member
+                    leaving = leaving or member
                 case Fate.DONE if finished is None and not self._liveness.dead(member.node, self._now):
                     finished = member
                 case _:
                     pass
-        return finished
+        return leaving or finished
 
     def _fate(self, member: Member, own: Report) -> Fate:
-        if member.node == self._node:
-            return rendezvous.fate(member, own, dead=False)
-        report = self.leadership.reports.get(member.node)
-        return rendezvous.fate(member, report, self._liveness.dead(member.node, self._now))
+        dead = member.node != self._node and self._liveness.dead(member.node, self._now)
+        return rendezvous.fate(member, self._report_of(member, own), dead)
+
+    def _report_of(self, member: Member, own: Report) -> Report | None:
+        return own if member.node == self._node else self.leadership.reports.get(member.node)
 
     # --- what is done
 

@@ -108,6 +108,7 @@ class Engine:
         self._standing = Standing.READY
         self._reason = ""
         self._broken_round = 0
+        self._yielded = 0
         self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._faults = Faults(self._crew, config.host, now)
         self._holds = Holds(self._crew)
@@ -871,6 +872,7 @@ class Engine:
             crew.has_stuck(),
             crew.since(),
             self._leaving is not None,
+            self._yields(),
             self._holds.answer(),
             self._allegiance.leadership.holds,
             self._allegiance.leadership.frees,
@@ -879,6 +881,19 @@ class Engine:
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)
         return last
+
+    def _yields(self) -> int:
+        """The version of a record in which all workers of this node have a place no more."""
+        record = self.record
+        placed = record.member(self._config.node, self.incarnation) if record is not None else None
+        if (
+            record is not None
+            and placed is not None
+            and self._yielded != record.version
+            and not ranks.merge(placed, self._me(), self._crew.done()).workers
+        ):
+            self._yielded = record.version
+        return self._yielded
 
     # --- small things
 

@@ -161,8 +161,14 @@ class Leadership:
         if decision.reason != before.reason:
             effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
         if decision.proposal is not None:
-            effects += self.propose(decision.proposal, now)
+            effects += self.propose(self._by_a_member(round_, decision.proposal), now)
         return effects
+
+    def _by_a_member(self, round_: Round, proposal: Round) -> Round:
+        """Whoever seals a world hosts its store, so it is in it. Those who go on without this node seal theirs."""
+        if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
+            return proposal
+        return rendezvous.fall_short(round_, list(proposal.members), proposal.lost)
 
     def proposed(self, round_: Round) -> bool:
         """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""

@@ -15,10 +15,11 @@ change is one of the transitions below. Whoever loses the race sees a higher ver
 - `admit_nobody`: the first node has finished; the world stays as it is.
 - `close`: the job is over.
 
-Who proposes: the **leader**, the first member of the record that lives and has not withdrawn. Members say what they
-want to their leader alone, over a link (`Report`), so joining N nodes costs O(N) messages and the store sees one write
-for a change, however many nodes it concerns. A leader that is dead is followed by the next member; the others find that
-out by the same rule and report to it. Two that both believe to lead are harmless: the store takes one of their rounds.
+Who proposes: the **leader**, the first member of the record that lives, has not withdrawn and can be in the next world,
+too (`softrun.agent.allegiance`). Members say what they want to their leader alone, over a link (`Report`), so joining N
+nodes costs O(N) messages and the store sees one write for a change, however many nodes it concerns. A leader that is
+dead, or leaves, is followed by the next member; the others find that out by the same rule and report to it. Two that
+both believe to lead are harmless: the store takes one of their rounds.
 
 `decide` is what a leader does. It is a pure function of what it has heard, so it may be asked as often as one likes.
 """
@@ -117,6 +118,11 @@ def fate(member: Member, report: Report | None, dead: bool) -> Fate:
     if report.member.life != member.life or report.standing is not Standing.READY:
         return Fate.WITHDRAWN
     return Fate.STAYS
+
+
+def goes_on(round_: Round, report: Report) -> bool:
+    """Can a member that stays be in the next world, too?"""
+    return not report.leaves and report.yields != round_.version
 
 
 # --- what a leader does
@@ -226,13 +232,14 @@ def decide(
     if unheard:
         return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
     may_return = any(report.stuck and report.standing is Standing.READY for report in reports.values())
-    if round_.number and anyone_through and not may_return and not _survivors(round_, reports, stay):
+    over = bool(round_.number) and anyone_through and not _survivors(round_, reports, stay)
+    over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, stay))
+    if over and not may_return:
         return Decision("everybody has finished", close(round_, ""))
     if anyone_done and not round_.finishing:
         return Decision("a node has finished", admit_nobody(round_))
-
-    if round_.phase is Phase.SEALED and not may_return and _too_late(round_, reports, stay):
-        return Decision("the work was done before the newcomers began", close(round_, ""))
+    if over:  # nobody begins from the beginning meanwhile
+        return Decision("everybody has finished but a worker that may come back")
 
     newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)
     least = 1 if round_.finishing else round_.settings.min_nodes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from values import STORE, member, ready, sealed
 
 from softrun.agent import effects as do
 from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
+from softrun.agent.model import Phase
 from softrun.agent.rendezvous import Waits
 
 TOLERANCE_S = 5.0
@@ -32,6 +35,18 @@ def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> N
     hear("b")
     (proposal,) = _proposals(leadership.lead(sealed(C, A, B), 1.0))
     assert [m.node for m in proposal.round.members] == ["a", "b"]
+
+
+def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> None:
+    """Else it would host the store of a world that it is not in, and nobody would miss it."""
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leadership("a", liveness, Waits(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
+    leadership.lend(STORE)
+    liveness.heard("b", 0.0)
+    leadership.hear(ready(replace(A, workers=())))
+    leadership.hear(ready(B))
+    (proposal,) = _proposals(leadership.lead(sealed(A), 0.0))
+    assert (proposal.round.phase, [m.node for m in proposal.round.members]) == (Phase.OPEN, ["b"])
 
 
 def _proposals(effects: list[do.Effect]) -> list[do.Propose]:

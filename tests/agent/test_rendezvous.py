@@ -495,6 +495,13 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
     assert members(decide(sealed(A), ready(back, done=(0,), through=1, since=1), now=9.0, since=since)) == ["a"]
 
 
+def test_nobody_begins_anew_while_one_that_was_stuck_may_come_back() -> None:
+    begins = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=2, stuck=True, missed_round=2)
+    decision = decide(sealed(A, number=2), begins)
+    assert decision == Decision("everybody has finished but a worker that may come back")
+    assert decide(sealed(A, number=2), replace(begins, stuck=False)).reason == "everybody has finished"
+
+
 def test_who_came_after_the_others_had_worked_and_never_worked_with_them_begins_nothing() -> None:
     through = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=0)
     assert decide(sealed(A, B, number=2), through, ready(B, since=2)).reason == "everybody has finished"

@@ -546,7 +546,10 @@ class Ending(Checker):
 
 
 class WorkerStores(Checker):
-    """The worker store of a world is open at its host when the world is sealed, and was never used before."""
+    """The worker store of a world is open at its host when the world is sealed, and was never used before.
+
+    Its host is in that world: else nobody would miss it when it goes.
+    """
 
     def __init__(self) -> None:
         self._used: set[Address] = set()
@@ -562,6 +565,7 @@ class WorkerStores(Checker):
         self.demand(store not in self._used, f"round {after.number} uses the worker store of an earlier round")
         self._used.add(store)
         self.demand(store.host == by.config.host, f"round {after.number}: {by.name} lent a store of {store.host}")
+        self.demand(any(m.node == by.name for m in after.members), f"round {after.number}: {by.name} is not in it")
         self.demand(not by.alive or store.port in by.worker_stores, f"round {after.number}: its worker store is closed")
 
 

@@ -162,6 +162,13 @@ def uses_a_worker_store_again() -> list[Patch]:
     return [(Leadership, "lead", wrong)]
 
 
+def lends_a_store_to_a_world_that_it_is_not_in() -> list[Patch]:
+    return [
+        (rendezvous, "goes_on", lambda *_: True),
+        (Leadership, "_by_a_member", lambda _self, _round, proposal: proposal),
+    ]
+
+
 def evicted_node_does_not_rejoin() -> list[Patch]:
     return [(Engine, "_evicted", lambda *_: None)]
 
@@ -314,6 +321,9 @@ MUTANTS = (
     Mutant("works_without_pause", works_without_pause, ("Sequence",)),
     Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 590),
     Mutant("uses_a_worker_store_again", uses_a_worker_store_again, ("WorkerStores",)),
+    Mutant(
+        "lends_a_store_to_a_world_that_it_is_not_in", lends_a_store_to_a_world_that_it_is_not_in, ("WorkerStores",), 125
+    ),
     Mutant(
         "evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress", "NobodyMeetsTheReplaced"), near=165
     ),
