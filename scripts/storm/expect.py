@@ -67,11 +67,16 @@ def has_finished(node: str, struck: Sequence[Fault], plan: Plan) -> bool:
     return bool(left) and len(left | gone) == plan.ranks
 
 
+def a_node_has_finished(struck: Sequence[Fault], plan: Plan) -> bool:
+    """Then nobody new is let in."""
+    return any(has_finished(node, struck, plan) for node in plan.nodes)
+
+
 def may_come_too_late(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     """Slots that the others have gone on without, so that they may come back when the work is done, or a node is."""
-    if not (plan.hurries or any(has_finished(node, struck, plan) for node in {slot.node for slot in plan.slots})):
-        return set()
-    return {f.slot for f in struck if f.resumes_s is not None and f.resumes_s > SOFT_TIMEOUT_S}
+    ends = plan.hurries or a_node_has_finished(struck, plan)
+    away = [f for f in struck if f.resumes_s is not None and f.resumes_s > SOFT_TIMEOUT_S]
+    return {f.slot for f in away if ends or f.phase in LATE}
 
 
 def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
@@ -84,7 +89,8 @@ def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     # Where one has finished, a failed neighbour need not be started again.
     finished = {slot.node for slot in left}
     failed = {fault.slot for fault in struck if fails(fault, plan)}
-    gone = failed if plan.policy == "record" else {slot for slot in failed if slot.node in finished}
+    for_good = plan.policy == "record" or a_node_has_finished(struck, plan)
+    gone = failed if for_good else {slot for slot in failed if slot.node in finished}
     if plan.policy == "no-replace":
         gone = {slot for slot in slots if slot.node in {one.node for one in gone}}
     lost = lost_nodes(struck, plan)
@@ -96,7 +102,7 @@ def exit_codes(node: str, struck: Sequence[Fault], plan: Plan) -> set[int]:
     own = [fault for fault in struck if fault.slot.node == node and fault.kind != "newcomer"]
     if any(fault.kind in ("agent", "node") for fault in own):
         return {-9} if not plan.hurries else {-9, 0}
-    late = plan.hurries or any(fault.phase in LATE for fault in struck)
+    late = plan.hurries or any(fault.phase in LATE for fault in struck) or a_node_has_finished(struck, plan)
     failed = [fault for fault in own if fails(fault, plan)]
     if any(fault.kind == "term" for fault in own):
         return {0, 1} if late else {1}

@@ -32,10 +32,10 @@ ENDING = ("kill", "segv", "exit3")
 STALLING = ("hang", "stop")
 RANK_KINDS = (*ENDING, "kill", "exception", "exception", "exit0", *STALLING)
 NODE_KINDS = ("term", "agent", "node", "newcomer")
-RESUMES_S = (0.5, 3.0, None)
+RESUMES_S = (0.5, 2.5, None)
 """After how long a stopped process is continued: before a timeout, between the two, never."""
 
-SOFT_TIMEOUT_S, HARD_TIMEOUT_S = 2, 5
+SOFT_TIMEOUT_S, HARD_TIMEOUT_S = 2, 6
 NEWCOMER = "n"
 MANY_RESTARTS = 50
 
@@ -173,14 +173,22 @@ def _of_a_node(
     rng: random.Random, plan: Plan, before: Fault | None, free: list[Slot], phase: str, steps: int
 ) -> list[dict[str, object]]:
     kind = rng.choice(NODE_KINDS)
-    # With c10d the job ends with the node that hosts the store, as it should: no storm is needed to see that.
-    hosts = plan.nodes[:1] if plan.store == "c10d" and kind != "newcomer" else ()
+    hosts = _hosts(plan, free) if kind != "newcomer" else ()
     able = [slot for slot in free if slot.node not in hosts]
     # One newcomer a job, and only where the job is sure to be there when it comes.
     in_vain = kind == "newcomer" and (plan.hurries or phase in LATE or (before is not None))
     if in_vain or not able:
         return [_of_a_rank(rng, rng.choice(free), phase, steps)]
     return [{"kind": kind, "slot": rng.choice(able), "phase": phase, "steps": steps, "resumes_s": None}]
+
+
+def _hosts(plan: Plan, free: list[Slot]) -> tuple[str, ...]:
+    """With c10d the job ends with the node that hosts the store, as it should: no storm is needed to see that."""
+    if plan.store != "c10d":
+        return ()
+    first = plan.nodes[:1]
+    ends = plan.policy == "record" and not any(slot.node in first for slot in free)
+    return plan.nodes if ends else first  # whoever comes first then hosts it for the others
 
 
 def _is_reached(phase: str, plan: Plan, before: Fault | None, *, is_last: bool) -> bool:

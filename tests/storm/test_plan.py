@@ -99,6 +99,27 @@ def test_who_comes_back_when_a_node_has_finished_may_come_too_late() -> None:
     assert Slot("c", 0) not in must_be_there([stop, kill, exit0], plan)
     assert Slot("c", 0) in may_lose_process([stop], replace(plan, hurries=True))
     assert Slot("c", 0) not in may_lose_process([stop], plan)
+    late = replace(stop, phase="return")
+    assert Slot("c", 0) in may_lose_process([late], plan), "the others are through meanwhile"
+
+
+def test_where_a_node_has_finished_a_failure_is_for_good() -> None:
+    left = [Fault(0, "exit0", B0, "health"), Fault(1, "exit0", B1, "health")]
+    kill = Fault(2, "kill", Slot("c", 0), "step")
+    plan = storm(*left, kill, policy="no-replace")
+    assert exit_codes("c", [kill], plan) == {0}
+    assert exit_codes("c", [*left, kill], plan) == {0, 1}
+    assert {slot.node for slot in must_be_there([*left, kill], plan)} == {"a"}
+
+
+def test_a_store_whose_first_host_may_have_ended_is_nowhere_safe() -> None:
+    """It may have been alone as yet. Then the next to come hosts another store."""
+    of_a_node = {"term", "agent", "node"}
+    for plan in PLANS:
+        failed = {fault.slot for fault in plan.faults if fault.kind not in (*of_a_node, "newcomer")}
+        first = {slot for slot in plan.slots if slot.node == plan.nodes[0]}
+        if plan.store == "c10d" and plan.policy == "record" and first <= failed:
+            assert plan.faults[-1].kind not in of_a_node, str(plan)
 
 
 def test_a_node_of_which_the_last_one_hangs_may_be_done_before_that_is_known() -> None:
