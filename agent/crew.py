@@ -71,6 +71,7 @@ class Slot:
     hold_at: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
     spoke_at: float = 0.0
+    soft: float | None = None  # its soft limit, as it has said last
     launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
     since: int = 0  # it has been in each world from this one on; 0 while the others are in one without it
@@ -348,15 +349,21 @@ class Crew:
         slot.outside = slot.outside and not status.ready
         if slot.has_left:
             slot.in_step_until = None
-        if status.limits is not None and not status.ends:
+        if status.limits is not None:
             limits = self._limits.model_copy(update=status.limits.model_dump(exclude_none=True))
-            if slot.watch is None:
-                slot.watch = Watch(limits, now)
-            slot.watch.apply(limits, now)
-            if slot.has_left:
-                slot.watch.left()
+            slot.soft = limits.soft
+            if not status.ends:
+                self._watch(slot, limits, now)
         slot.stuck = slot.stuck and not slot.has_left
         return True
+
+    @staticmethod
+    def _watch(slot: Slot, limits: ProgressLimits, now: float) -> None:
+        if slot.watch is None:
+            slot.watch = Watch(limits, now)
+        slot.watch.apply(limits, now)
+        if slot.has_left:
+            slot.watch.left()
 
     def look(self, local_rank: int) -> list[Effect]:
         """Look at a worker's progress, unless the answer is on its way."""
@@ -451,10 +458,10 @@ class Crew:
 
         `joins`: they wait outside, as all of a node do before its first world.
         """
-        softs = [watch.limits.soft for _, watch in self._watched() if watch.limits.soft is not None]
         late = [s.launched_at for s in self._slots if s.state is State.RUNNING and not s.spoke and s.outside is joins]
-        waits = [s.spoke_at for s in self._slots if s.state is State.RUNNING and s.spoke]
-        return max(min(late), min(waits)) + min(softs) if softs and late and waits else None
+        asked = [s for s in self._slots if s.spoke]  # those that have ended meanwhile, too: others wait as they did
+        softs = [s.soft for s in asked if s.soft is not None]
+        return max(min(late), min(s.spoke_at for s in asked)) + min(softs) if softs and late else None
 
     def leave_out_silent(self) -> None:
         """The others wait, maybe for those that have asked for no world yet: they are outside until they do."""
@@ -616,7 +623,7 @@ class Crew:
     @staticmethod
     def _clear(slot: Slot) -> None:
         """Nothing that was said of its last process holds for the next one."""
-        slot.state, slot.info, slot.watch = State.ABSENT, None, None
+        slot.state, slot.info, slot.watch, slot.soft = State.ABSENT, None, None, None
         slot.since = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
         slot.hold_at = slot.in_step_until = None
         slot.entered = slot.spoke = slot.paused = slot.outside = slot.stuck = slot.ends = slot.through = False

@@ -61,6 +61,24 @@ def test_those_who_have_not_asked_for_their_world_are_known() -> None:
     assert crew.silent() == ()
 
 
+def test_those_who_do_not_ask_keep_the_others_waiting_for_a_soft_timeout_at_most() -> None:
+    crew = entered()
+    assert crew.late_at(joins=False) is None, "nobody has asked: that may be a long import"
+    crew.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=2.0)), 1.0)
+    assert crew.late_at(joins=False) == 3.0
+    assert crew.late_at(joins=True) is None
+    crew.exited(1, 1, 0)
+    assert crew.late_at(joins=False) == 3.0, "ranks of other nodes wait as it did"
+    crew.leave_out_silent()
+    assert crew.outside() == (0,)
+    last_words = entered()
+    last_words.said(
+        1, 1, WorkerStatus(ready=True, applied=1, ends=True, limits=ProgressLimits(soft=2.0)), 1.0
+    )  # heard when it had ended
+    assert last_words.late_at(joins=False) == 3.0
+    assert crew.late_at(joins=False) is None
+
+
 def test_nobody_is_paused_twice() -> None:
     crew = entered()
     assert len(crew.pause(WorldChangeEvent.SCALE_DOWN, 0.0)) == 2
