@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -33,6 +34,8 @@ DEFAULT_PORT = 29400
 KEPT = 64  # a watcher that was away for longer jumps to the newest
 _WAIT = timedelta(days=1)
 _FAREWELL = timedelta(seconds=1)
+_ANSWER_S = 2.0
+_AGAIN_S = 0.05
 
 
 class C10dStore:
@@ -48,7 +51,7 @@ class C10dStore:
         self._timeout = timedelta(seconds=connect_timeout_s)
         self._has_head = False  # once there is one it stays
         addresses = resolve(host, connect_timeout_s)
-        listener = _try_to_listen(addresses, port, bool(is_host)) if is_host is not False else None
+        listener = _listen_or_find(addresses, host, port, connect_timeout_s, is_host)
         if is_host and listener is None:
             raise StoreLostError(
                 f"the store cannot be hosted at {self._endpoint}, because the port is taken: choose another one, or "
@@ -165,27 +168,53 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int, surely: bool) -> socket.socket | None:
-    """A listening socket on all addresses of this machine, if `addresses` are its own and the port is free."""
-    for family, address in addresses:
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address, 0))  # works for an address of this machine only
-        except OSError:
-            if not surely:
-                continue
-        try:
-            # Not on both families for an IPv4 endpoint: TCPStore looks every peer's name up, and those of IPv4 peers
-            # on an IPv6 socket stand in no hosts file.
-            six = family is socket.AF_INET6
-            return socket.create_server(("", port), family=family, dualstack_ipv6=six, backlog=4096)
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return None
-            raise StoreLostError(
-                f"the store cannot listen on port {port} ({error.strerror}): choose another --rdzv_endpoint"
-            ) from error
+def _listen_or_find(
+    addresses: list[tuple[socket.AddressFamily, str]], host: str, port: int, timeout_s: float, is_host: bool | None
+) -> socket.socket | None:
+    """A listening socket; None when somebody else has the port, and answers there, or does not in time.
+
+    Whoever had it may have ended since, and of two that only call for a store neither would host it.
+    """
+    ours = addresses if is_host else [address for address in addresses if _is_ours(*address)]
+    give_up_at = time.monotonic() + timeout_s
+    while ours and is_host is not False:
+        listener = _try_to_listen(ours, port)
+        if listener is not None or is_host or _answers(host, port) or time.monotonic() > give_up_at:
+            return listener
+        time.sleep(_AGAIN_S)
     return None
+
+
+def _is_ours(family: socket.AddressFamily, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> socket.socket | None:
+    """A listening socket on all addresses of this machine, if the port is free; of the first address's family."""
+    # Not on both families for an IPv4 endpoint: TCPStore looks every peer's name up, and those of IPv4 peers on an IPv6
+    # socket stand in no hosts file.
+    family, _ = addresses[0]
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=family is socket.AF_INET6, backlog=4096)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return None
+        raise StoreLostError(
+            f"the store cannot listen on port {port} ({error.strerror}): choose another --rdzv_endpoint"
+        ) from error
 
 
 @contextmanager

@@ -133,6 +133,20 @@ def test_the_loss_of_the_host_is_pushed_to_the_others() -> None:
         guest.beat()
 
 
+def test_whoever_calls_for_a_store_that_is_gone_hosts_it_when_the_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that begin when the host of an earlier job ends neither would, and both would wait."""
+    called = threading.Event()
+    monkeypatch.setattr(store_c10d, "_answers", lambda *_: bool(called.set()))
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        join = in_thread(lambda: C10dStore("job", "127.0.0.1", port, 30))
+        assert called.wait(10)
+    store = join()
+    assert store.hosted
+    store.close()
+
+
 def test_a_host_that_leaves_waits_for_the_others_and_not_for_the_dead() -> None:
     port = free_port()
     host, guest = C10dStore("job", "127.0.0.1", port, 10), C10dStore("job", "127.0.0.1", port, 10)
