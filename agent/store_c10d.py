@@ -34,8 +34,7 @@ DEFAULT_PORT = 29400
 KEPT = 64  # a watcher that was away for longer jumps to the newest
 _WAIT = timedelta(days=1)
 _FAREWELL = timedelta(seconds=1)
-_ANSWER_S = 2.0
-_AGAIN_S = 0.05
+_ATTEMPT = timedelta(seconds=2)
 
 
 class C10dStore:
@@ -51,23 +50,17 @@ class C10dStore:
         self._timeout = timedelta(seconds=connect_timeout_s)
         self._has_head = False  # once there is one it stays
         addresses = resolve(host, connect_timeout_s)
-        listener = _listen_or_find(addresses, host, port, connect_timeout_s, is_host)
-        if is_host and listener is None:
-            raise StoreLostError(
-                f"the store cannot be hosted at {self._endpoint}, because the port is taken: choose another one, or "
-                "start only one node with is_host in --rdzv_conf, or with --node_rank 0"
-            )
-        self.hosted = listener is not None
-        if listener is not None:
-            port = listener.getsockname()[1]
-        self._port = port
         self._addresses = {"127.0.0.1", "::1", *(address for _, address in addresses)}
-        target = host
-        if listener is not None:
-            target = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
-            self._server: TCPStore | None = self._connect(target, listener)
-        self._calls = self._connect(target)
-        self._watch = self._connect(target)
+        self._target, self._port = host, port
+        self._server: TCPStore | None = None
+        ours = [address for address in addresses if _is_ours(*address)]
+        if is_host:
+            self._calls, self._watch = self._host(_try_to_listen(ours or addresses, port))
+        elif ours and is_host is None:
+            self._calls, self._watch = self._find(ours)
+        else:
+            self._calls, self._watch = self._connect(), self._connect()
+        self.hosted = self._server is not None
         with _loss_of(self._endpoint):
             self._calls.add(self._prefix + "joined", 1)
 
@@ -137,15 +130,45 @@ class C10dStore:
         with _loss_of(self._endpoint):
             return store.get(self._key(version))
 
-    def _connect(self, host: str, listener: socket.socket | None = None) -> TCPStore:
+    def _find(self, ours: list[tuple[socket.AddressFamily, str]]) -> tuple[TCPStore, TCPStore]:
+        """Two clients of the store, which this agent hosts if nobody does.
+
+        Whoever has the port may be about to end. So it is called for a short while at a time: of two agents that only
+        called neither would host it.
+        """
+        give_up_at = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            listener = _try_to_listen(ours, self._port)
+            if listener is not None:
+                return self._host(listener)
+            try:
+                timeout = min(_ATTEMPT, self._timeout)
+                return self._connect(timeout=timeout), self._connect(timeout=timeout)
+            except StoreLostError:
+                if time.monotonic() > give_up_at:
+                    raise
+
+    def _host(self, listener: socket.socket | None) -> tuple[TCPStore, TCPStore]:
+        """Host the store; returns two clients of it."""
+        if listener is None:
+            raise StoreLostError(
+                f"the store cannot be hosted at {self._endpoint}, because the port is taken: choose another one, or "
+                "start only one node with is_host in --rdzv_conf, or with --node_rank 0"
+            )
+        self._target = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
+        self._port = listener.getsockname()[1]
+        self._server = self._connect(listener)
+        return self._connect(), self._connect()
+
+    def _connect(self, listener: socket.socket | None = None, timeout: timedelta | None = None) -> TCPStore:
         from torch._C._distributed_c10d import TCPStore
 
         try:
-            return TCPStore(
-                host,
+            store = TCPStore(
+                self._target,
                 self._port,
                 is_master=listener is not None,
-                timeout=self._timeout,
+                timeout=timeout or self._timeout,
                 wait_for_workers=False,
                 master_listen_fd=listener.detach() if listener is not None else None,
             )
@@ -154,6 +177,8 @@ class C10dStore:
                 f"no store answers at {self._endpoint} after {self._timeout.total_seconds():g} s: start the agent of "
                 "that host, or correct --rdzv_endpoint"
             ) from error
+        store.set_timeout(self._timeout)
+        return store
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
@@ -168,35 +193,10 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _listen_or_find(
-    addresses: list[tuple[socket.AddressFamily, str]], host: str, port: int, timeout_s: float, is_host: bool | None
-) -> socket.socket | None:
-    """A listening socket; None when somebody else has the port, and answers there, or does not in time.
-
-    Whoever had it may have ended since, and of two that only call for a store neither would host it.
-    """
-    ours = addresses if is_host else [address for address in addresses if _is_ours(*address)]
-    give_up_at = time.monotonic() + timeout_s
-    while ours and is_host is not False:
-        listener = _try_to_listen(ours, port)
-        if listener is not None or is_host or _answers(host, port) or time.monotonic() > give_up_at:
-            return listener
-        time.sleep(_AGAIN_S)
-    return None
-
-
 def _is_ours(family: socket.AddressFamily, address: str) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), _ANSWER_S).close()
     except OSError:
         return False
     return True

@@ -135,8 +135,13 @@ def test_the_loss_of_the_host_is_pushed_to_the_others() -> None:
 
 def test_whoever_calls_for_a_store_that_is_gone_hosts_it_when_the_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two that begin when the host of an earlier job ends neither would, and both would wait."""
-    called = threading.Event()
-    monkeypatch.setattr(store_c10d, "_answers", lambda *_: bool(called.set()))
+    connect, called = C10dStore._connect, threading.Event()
+
+    def calls(*args: object, **options: object) -> object:
+        called.set()
+        return connect(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(C10dStore, "_connect", calls)
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
