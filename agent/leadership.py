@@ -151,7 +151,7 @@ class Leadership:
         self.dismisses = decision.dismisses
         if decision.holds:
             self.holds, self.frees = (round_.version, self._patience.asked), 0
-        elif self._proposed is None:  # else it may still be sealed as it was agreed
+        elif self._proposed is None and not decision.unheard:  # else it may still be sealed as it was agreed
             self._patience.hold_since = None
             if any(r.held is not None and r.held.asked[0] == round_.version for r in self.reports.values()):
                 self._patience.asked += self.frees != round_.version

@@ -9,7 +9,7 @@ from values import STORE, member, ready, sealed
 from softrun.agent import effects as do
 from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
-from softrun.agent.model import Phase
+from softrun.agent.model import Hold, Phase
 from softrun.agent.rendezvous import Waits
 
 TOLERANCE_S = 5.0
@@ -35,6 +35,20 @@ def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> N
     hear("b")
     (proposal,) = _proposals(leadership.lead(sealed(C, A, B), 1.0))
     assert [m.node for m in proposal.round.members] == ["a", "b"]
+
+
+def test_who_begins_to_lead_frees_nobody_before_all_were_heard() -> None:
+    """The leader before may have agreed with them on a step, and have proposed the world that follows it."""
+    world = sealed(A, B, C)
+    leadership = Leadership("b", Liveness(1.0, TOLERANCE_S, 0.0), Waits(0.3, 0.5, hold_s=5.0), retry_s=1.0)
+    leadership.lend(STORE)
+    for heard in (ready(A, held=Hold((world.version, 0), 5, 5, all=True)), ready(B)):
+        leadership.hear(heard)
+    leadership.lead(world, 0.0)
+    assert leadership.frees == 0
+    leadership.hear(ready(C))
+    leadership.lead(world, 0.1)
+    assert leadership.frees == world.version
 
 
 def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> None:
