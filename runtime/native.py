@@ -21,12 +21,15 @@ EXIT_S = 1.0
 Recall = Callable[[], object]
 
 _running: dict[threading.Thread, Recall | None] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may come here, too
 _process_ends = False
 
 
 def start(function: Callable[[], object], name: str, recall: Recall | None = None) -> threading.Thread:
-    """Call the function in a daemon thread. `recall`, for any thread, has it come back soon. Nothing if all ends."""
+    """Call the function in a daemon thread. `recall`, called in any thread, has it come back soon.
+
+    When the process ends already, nothing is called.
+    """
 
     def run() -> None:
         try:
@@ -57,12 +60,13 @@ def _await_all() -> None:
     began = time.monotonic()
     for thread, recall in sorted(running, key=lambda one: one[1] is None):
         end = began + (EXIT_S if recall is None else RECALLED_S)
-        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():  # one may have been interrupted before it was started
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _begin_in_child() -> None:
     global _lock, _process_ends
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _running.clear()
     _process_ends = False
 
