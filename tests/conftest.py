@@ -5,8 +5,12 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from local_etcd import LocalEtcd
+
+settings.register_profile("softrun", deadline=None)  # a busy machine makes no test fail
+settings.load_profile("softrun")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
