@@ -5,6 +5,8 @@ An agent that does not lead keeps the reports that reach it, for the day it does
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from softrun.agent import effects as do
 from softrun.agent import ranks, rendezvous
 from softrun.agent.convergence import Convergence
@@ -168,7 +170,8 @@ class Leadership:
         """Whoever seals a world hosts its store, so it is in it. Those who go on without this node seal theirs."""
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
-        return rendezvous.fall_short(round_, list(proposal.members), proposal.lost)
+        meeting = rendezvous.fall_short(round_, list(proposal.members), proposal.lost)
+        return replace(meeting, stepless=proposal.stepless)  # else such worlds would be counted by nobody
 
     def proposed(self, round_: Round) -> bool:
         """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""

@@ -10,7 +10,8 @@ change is one of the transitions below. Whoever loses the race sees a higher ver
 
 - `found`: the first agent makes the record and leads the first meeting.
 - `seal`: the single step that closes the membership of a world.
-- `fall_short`: a world, or a meeting, lost members and too few are left; those keep their place, paused.
+- `fall_short`: a world, or a meeting, lost members and too few are left; those keep their place, paused. Also where the
+  leader cannot be in the next world, and those who can have to seal it.
 - `take_over`: everybody in the record is gone, and a newcomer begins a new meeting.
 - `admit_nobody`: the first node has finished; the world stays as it is.
 - `close`: the job is over.

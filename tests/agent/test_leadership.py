@@ -7,6 +7,7 @@ from dataclasses import replace
 from values import STORE, member, ready, sealed
 
 from softrun.agent import effects as do
+from softrun.agent import rendezvous
 from softrun.agent.leadership import Leadership
 from softrun.agent.liveness import Liveness
 from softrun.agent.model import Hold, Phase
@@ -61,6 +62,8 @@ def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> Non
     leadership.hear(ready(B))
     (proposal,) = _proposals(leadership.lead(sealed(A), 0.0))
     assert (proposal.round.phase, [m.node for m in proposal.round.members]) == (Phase.OPEN, ["b"])
+    after = replace(rendezvous.seal(sealed(A), [B], STORE, ()), stepless=3)
+    assert leadership._by_a_member(sealed(A), after).stepless == 3
 
 
 def _proposals(effects: list[do.Effect]) -> list[do.Propose]:
