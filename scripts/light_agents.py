@@ -202,8 +202,8 @@ class LightC10dStore(C10dStore):
     def close(self) -> None:
         pass
 
-    def _connect(self, *args: Any) -> TCPStore:
-        return cast("TCPStore", CountedTCPStore(super()._connect(*args), self._tally))
+    def _connect(self, *args: Any, **kwargs: Any) -> TCPStore:
+        return cast("TCPStore", CountedTCPStore(super()._connect(*args, **kwargs), self._tally))
 
 
 class CountedTCPStore:
