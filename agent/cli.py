@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softrun.agent.errors import SoftrunError, UsageError
-from softrun.agent.memory import give_back_memory
-from softrun.agent.warm_start import begun
+from softrun.agent.trim_memory import give_back_memory
+from softrun.agent.workers.fork_server import begun
 from softrun.policies import WorkerFailure, available_policies
-from softrun.runtime.channel import ChannelError
+from softrun.runtime.channel.channel import ChannelError
 
 if TYPE_CHECKING:
-    from softrun.agent.elastic import Std
     from softrun.agent.launch import LaunchConfig
+    from softrun.agent.torch_elastic.elastic import Std
 
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
 _MASTER_PORT = 29500
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def _report(argv: list[str], debug: bool) -> int:
-    from softrun.agent.elastic import ChildFailedError, SignalException, record
+    from softrun.agent.torch_elastic.elastic import ChildFailedError, SignalException, record
 
     try:
         record(_run)(argv)
@@ -80,9 +80,9 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     _choose_backend(args)
     if args.run_path and not Path(args.training_script).exists():
         raise UsageError(f"the training script {args.training_script!r} is not there: correct its path")
-    from softrun.agent.elastic import config_from_args
-    from softrun.agent.handler import OWN_BACKENDS
     from softrun.agent.launch import LaunchConfig
+    from softrun.agent.torch_elastic.elastic import config_from_args
+    from softrun.agent.torch_elastic.handler import OWN_BACKENDS
 
     log_dir, node_rank = args.log_dir, args.node_rank
     if args.rdzv_backend in OWN_BACKENDS:
@@ -111,7 +111,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
 
 def build_parser() -> argparse.ArgumentParser:
     """torchrun's parser with a group of our own."""
-    from softrun.agent.elastic import EnvironmentDefault, FlagInEnvironment, get_args_parser
+    from softrun.agent.torch_elastic.elastic import EnvironmentDefault, FlagInEnvironment, get_args_parser
 
     parser = get_args_parser()
     parser.prog = "softrun"
@@ -230,7 +230,7 @@ def _rendezvous_configs(args: argparse.Namespace, configs: dict[str, Any]) -> di
 
 def _streams_of_many_ranks(args: argparse.Namespace) -> dict[str, Std | dict[int, Std]]:
     """What --redirects and --tee mean where torch, which reads ranks of one digit, would refuse them; else nothing."""
-    from softrun.agent.elastic import Std
+    from softrun.agent.torch_elastic.elastic import Std
 
     given = {name: getattr(args, name) for name in ("redirects", "tee")}
     if not any(re.search(r"\d\d:", text) and _STREAMS_BY_RANK.fullmatch(text) for text in given.values()):

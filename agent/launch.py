@@ -18,7 +18,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from softrun.agent.elastic import (
+from softrun.agent.errors import UsageError
+from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent, progress_limits
+from softrun.agent.store.c10d import parse_endpoint
+from softrun.agent.torch_elastic.elastic import (
     ChildFailedError,
     MetricsConfig,
     RendezvousParameters,
@@ -28,10 +31,7 @@ from softrun.agent.elastic import (
     initialize_metrics,
     record_event,
 )
-from softrun.agent.errors import UsageError
-from softrun.agent.handler import OWN_BACKENDS, get_rendezvous_handler
-from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent, progress_limits
-from softrun.agent.store_c10d import parse_endpoint
+from softrun.agent.torch_elastic.handler import OWN_BACKENDS, get_rendezvous_handler
 
 _TORCHS_TIMEOUT_S = 900
 """What torch's LaunchConfig gives its handlers where the user has said nothing."""

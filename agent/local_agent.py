@@ -19,11 +19,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from softrun.agent.aside import Aside
-from softrun.agent.assembly import run_agent
-from softrun.agent.backends import choose_backend
-from softrun.agent.effects import Outcome, Result, Tell
-from softrun.agent.elastic import (
+from softrun.agent.core.engine import EngineConfig
+from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
+from softrun.agent.loop.assembly import run_agent
+from softrun.agent.loop.background import Aside
+from softrun.agent.protocol.effects import Outcome, Result, Tell
+from softrun.agent.protocol.model import Address, JobSettings
+from softrun.agent.store.backends import choose_backend
+from softrun.agent.torch_elastic.elastic import (
     EventSource,
     LogsSpecs,
     RunResult,
@@ -37,14 +40,11 @@ from softrun.agent.elastic import (
     put_metric,
     record_event,
 )
-from softrun.agent.engine import EngineConfig
-from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
-from softrun.agent.handler import JobOverError, JoinTimeoutError, MeetingPlace, StoreConnectionError
-from softrun.agent.model import Address, JobSettings
-from softrun.agent.supervisor import Supervisor
-from softrun.agent.timers import FILE_VARIABLE, start_timers
-from softrun.agent.warm_start import Template, template_for
-from softrun.agent.worker_logs import WorkerLogs
+from softrun.agent.torch_elastic.handler import JobOverError, JoinTimeoutError, MeetingPlace, StoreConnectionError
+from softrun.agent.torch_elastic.timers import FILE_VARIABLE, start_timers
+from softrun.agent.workers.fork_server import Template, template_for
+from softrun.agent.workers.logs import WorkerLogs
+from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits
 

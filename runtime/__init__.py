@@ -6,7 +6,7 @@ first two being the soft-restart RFC's. Importing this package never imports tor
 
 from __future__ import annotations
 
-from softrun.runtime.channel import ChannelError
+from softrun.runtime.channel.channel import ChannelError
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 from softrun.runtime.worker import get_worker_event, get_worker_info, on_world_change
 from softrun.runtime.worlds import World, WorldChanged, worlds

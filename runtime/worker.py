@@ -5,7 +5,8 @@ the error, destroy the group, ask get_worker_info, go on. A world that was hande
 process used it (a group was built from its parameters, or seen, or an error is being handled) and has no default
 process group now: it has left. The agent is told and forms a new world, if need be of the same members.
 
-Where an agent gives no sign of itself its worker waits, too, in a world that may be over (`softrun.runtime.allowance`).
+Where an agent gives no sign of itself its worker waits, too, in a world that may be over
+(`softrun.runtime.channel.allowance`).
 
 A child of the worker, forked or not, may ask for the event and for the worker's place. It is told nothing that it could
 act upon in the worker's stead: it cannot be in a world, and what it says is not heard.
@@ -26,10 +27,10 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from softrun.runtime.abort import abort_all, note_groups
-from softrun.runtime.allowance import Allowance
-from softrun.runtime.books import destroying_nothing_does, forget_work, has_group, has_worked
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE, ChannelError
+from softrun.runtime.channel.allowance import Allowance
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, ChannelError
+from softrun.runtime.channel.inbox import Inbox, open_inbox
+from softrun.runtime.channel.progress import Progress
 from softrun.runtime.events import (
     ProgressLimits,
     WorkerEvent,
@@ -39,10 +40,10 @@ from softrun.runtime.events import (
     WorkerStatus,
     WorldChangeEvent,
 )
-from softrun.runtime.groups import leave_unfinished_groups
-from softrun.runtime.inbox import Inbox, open_inbox
-from softrun.runtime.noted import begin_world, end_world, let_go
-from softrun.runtime.progress import Progress
+from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
+from softrun.runtime.groups.group_registry import begin_world, end_world, let_go
+from softrun.runtime.groups.groups import leave_unfinished_groups
 
 _log = logging.getLogger("softrun.runtime")
 

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
-from softrun.runtime.groups import build_group, is_lost_connection, leave_groups
-from softrun.runtime.noted import let_go
+from softrun.runtime.groups.group_registry import let_go
+from softrun.runtime.groups.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 

@@ -125,8 +125,8 @@ def c10d(nodes: int) -> Record:
 
 
 def etcd(nodes: int) -> Record:
-    from softrun.agent.etcd_client import EtcdAccess, EtcdClient, _load_etcd3
-    from softrun.agent.store_etcd import EtcdStore
+    from softrun.agent.store.etcd import EtcdStore
+    from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, _load_etcd3
 
     def prepare(tally: Tally) -> None:
         _load_etcd3()

@@ -14,17 +14,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from softrun.agent import effects as do
-from softrun.agent.driver import Driver
-from softrun.agent.engine import Engine, EngineConfig
-from softrun.agent.links import Links, _Connection
-from softrun.agent.mailbox import Mailbox
-from softrun.agent.model import JobSettings
-from softrun.agent.observations import Observation, Signalled, Tick, WorkerExited, WorkerStoreOpened
-from softrun.agent.store import Store, StoreThreads
-from softrun.agent.store_c10d import C10dStore
-from softrun.agent.supervisor import Supervisor
-from softrun.agent.worker_stores import WorkerStores
+from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.loop.driver import Driver
+from softrun.agent.loop.links import Links, _Connection
+from softrun.agent.loop.observation_queue import Mailbox
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.model import JobSettings
+from softrun.agent.protocol.observations import Observation, Signalled, Tick, WorkerExited, WorkerStoreOpened
+from softrun.agent.store.base import Store, StoreThreads
+from softrun.agent.store.c10d import C10dStore
+from softrun.agent.workers.stores import WorkerStores
+from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import load_policy
 
 if TYPE_CHECKING:

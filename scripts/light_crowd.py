@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from light_agents import LightAgent, Tally
-from softrun.agent.model import JobSettings
-from softrun.agent.store import Store
+from softrun.agent.protocol.model import JobSettings
+from softrun.agent.store.base import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from softrun.agent.model import (
+from softrun.agent.protocol.model import (
     Address,
     Beat,
     Hello,

@@ -16,21 +16,19 @@ Each is called with a `State`, a RankAssignment with the table of all ranks, and
 
 from __future__ import annotations
 
-from softrun.runtime.abort import Abort, AbortProcessGroups, AbortTransformerEngine
+from softrun.runtime.groups.abort import Abort, AbortProcessGroups, AbortTransformerEngine
 from softrun.runtime.inprocess.call import CallWrapper, RankDiscarded
-from softrun.runtime.inprocess.completion import Completion
-from softrun.runtime.inprocess.compose import Compose
-from softrun.runtime.inprocess.finalize import Finalize, ThreadedFinalize
-from softrun.runtime.inprocess.health_check import CudaHealthCheck, FaultCounter, HealthCheck, HealthCheckError
-from softrun.runtime.inprocess.initialize import Initialize, RestartAbort, RetryController
-from softrun.runtime.inprocess.nested import (
-    NestedRestarterAborted,
-    NestedRestarterFinalized,
-    NestedRestarterHandlingCompleted,
-    NestedRestarterHandlingProcessing,
-    NestedRestarterHandlingStarting,
+from softrun.runtime.inprocess.callables.completion import Completion
+from softrun.runtime.inprocess.callables.compose import Compose
+from softrun.runtime.inprocess.callables.finalize import Finalize, ThreadedFinalize
+from softrun.runtime.inprocess.callables.health_check import (
+    CudaHealthCheck,
+    FaultCounter,
+    HealthCheck,
+    HealthCheckError,
 )
-from softrun.runtime.inprocess.rank_assignment import (
+from softrun.runtime.inprocess.callables.initialize import Initialize, RestartAbort, RetryController
+from softrun.runtime.inprocess.callables.rank_assignment import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
     FillGaps,
@@ -42,8 +40,15 @@ from softrun.runtime.inprocess.rank_assignment import (
     ShiftRanks,
     settle,
 )
-from softrun.runtime.inprocess.state import State
-from softrun.runtime.inprocess.termination import Terminate
+from softrun.runtime.inprocess.callables.state import State
+from softrun.runtime.inprocess.callables.termination import Terminate
+from softrun.runtime.inprocess.nested import (
+    NestedRestarterAborted,
+    NestedRestarterFinalized,
+    NestedRestarterHandlingCompleted,
+    NestedRestarterHandlingProcessing,
+    NestedRestarterHandlingStarting,
+)
 from softrun.runtime.inprocess.wrapper import Wrapper
 from softrun.runtime.interrupt import RestartRequest
 

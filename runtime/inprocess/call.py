@@ -26,16 +26,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from softrun.runtime.abort import abort_all
-from softrun.runtime.books import has_group
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
-from softrun.runtime.groups import build_group, is_lost_connection, is_lost_peer, leave_groups
-from softrun.runtime.inprocess.initialize import RestartAbort
+from softrun.runtime.groups.abort import abort_all
+from softrun.runtime.groups.books import has_group
+from softrun.runtime.groups.groups import build_group, is_lost_connection, is_lost_peer, leave_groups
+from softrun.runtime.inprocess.callables.initialize import RestartAbort
+from softrun.runtime.inprocess.callables.state import State
 from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
 from softrun.runtime.inprocess.session import PATIENCE_S, Session
-from softrun.runtime.inprocess.state import State
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
     begin_call,

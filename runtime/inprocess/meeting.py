@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from softrun.runtime import native
+from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.progress import BEAT_INTERVAL_S
-from softrun.runtime.stores import disconnect
+from softrun.runtime.groups import native
+from softrun.runtime.groups.stores import disconnect
 
 Result = TypeVar("Result")
 

@@ -20,13 +20,13 @@ import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from softrun.runtime.abort import Abort
-from softrun.runtime.inprocess.arguments import check_count
-from softrun.runtime.inprocess.completion import Completion
-from softrun.runtime.inprocess.finalize import Finalize
-from softrun.runtime.inprocess.initialize import Initialize
-from softrun.runtime.inprocess.state import State
-from softrun.runtime.inprocess.termination import Terminate
+from softrun.runtime.groups.abort import Abort
+from softrun.runtime.inprocess.callables.arguments import check_count
+from softrun.runtime.inprocess.callables.completion import Completion
+from softrun.runtime.inprocess.callables.finalize import Finalize
+from softrun.runtime.inprocess.callables.initialize import Initialize
+from softrun.runtime.inprocess.callables.state import State
+from softrun.runtime.inprocess.callables.termination import Terminate
 
 _log = logging.getLogger("softrun.runtime.nested")
 _log.setLevel(logging.INFO)  # the lines are for a program: whatever level people want to read, they must come

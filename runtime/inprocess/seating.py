@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from softrun.runtime.events import WorkerInfo
+from softrun.runtime.inprocess.callables.rank_assignment import Seat, Seats, settle
 from softrun.runtime.inprocess.meeting import Meeting
-from softrun.runtime.inprocess.rank_assignment import Seat, Seats, settle
 
 Assignment = Callable[[Seats], Seats | None]
 

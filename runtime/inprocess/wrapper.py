@@ -8,14 +8,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from softrun.runtime.abort import AbortProcessGroups
 from softrun.runtime.events import ProgressLimits
-from softrun.runtime.inprocess.arguments import check_callable, check_duration, shown
+from softrun.runtime.groups.abort import AbortProcessGroups
 from softrun.runtime.inprocess.call import Call, Callback, CallWrapper, Options
-from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.inprocess.callables.arguments import check_callable, check_duration, shown
+from softrun.runtime.inprocess.callables.compose import name_of
+from softrun.runtime.inprocess.callables.state import State
 from softrun.runtime.inprocess.injection import Injection
 from softrun.runtime.inprocess.seating import Assignment
-from softrun.runtime.inprocess.state import State
 from softrun.runtime.worlds import World
 
 

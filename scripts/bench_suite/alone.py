@@ -60,7 +60,7 @@ sys.stdin.read()
 
 def callback() -> Iterator[Record]:
     """From the agent's decision to the worker's callback."""
-    from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
+    from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
     from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 
     info = WorkerInfo(

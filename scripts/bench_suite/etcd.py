@@ -80,8 +80,8 @@ def etcd_away() -> Iterator[Record]:
 
 def etcd_joins() -> Iterator[Record]:
     from light_agents import count_calls, end_all, join_all
-    from softrun.agent.etcd_client import EtcdAccess, EtcdClient
-    from softrun.agent.store_etcd import EtcdStore
+    from softrun.agent.store.etcd import EtcdStore
+    from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient
 
     logging.getLogger("softrun").setLevel(logging.ERROR)
     calls = count_calls(EtcdClient)

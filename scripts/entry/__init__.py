@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from softrun.agent.handler import get_rendezvous_handler
     from softrun.agent.launch import LaunchConfig, RestartPolicy, elastic_launch, launch_agent
     from softrun.agent.local_agent import LocalElasticAgent
+    from softrun.agent.torch_elastic.handler import get_rendezvous_handler
     from softrun.policies import RestartPolicyStrategy
     from softrun.runtime import (
         WorkerEvent,
@@ -35,7 +35,7 @@ _HOME = {
     "LocalElasticAgent": "softrun.agent.local_agent",
     "RestartPolicy": "softrun.agent.launch",
     "elastic_launch": "softrun.agent.launch",
-    "get_rendezvous_handler": "softrun.agent.handler",
+    "get_rendezvous_handler": "softrun.agent.torch_elastic.handler",
     "launch_agent": "softrun.agent.launch",
     "RestartPolicyStrategy": "softrun.policies",
     "WorkerEvent": "softrun.runtime",

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from softrun.runtime import World, worker
+from softrun.runtime.channel.progress import Progress
 from softrun.runtime.inprocess import CallWrapper, Wrapper
-from softrun.runtime.progress import Progress
 
 SECONDS, FILE = float(sys.argv[1]), Path(sys.argv[2])
 STEP_S = 0.005

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from gpu_device import device_of
 
-from softrun.runtime.abort import abort_all, note_groups
-from softrun.runtime.groups import leave_groups
+from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.groups import leave_groups
 
 SIT_S = 1.0
 """For a collective of which nobody comes out by itself."""

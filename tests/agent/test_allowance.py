@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from values import JOB, member, sealed
 
-from softrun.agent import observations as saw
-from softrun.agent.allowance import HOLD, Allowance
-from softrun.agent.effects import Allow, Effect
-from softrun.agent.engine import Engine, EngineConfig
-from softrun.agent.model import Beat, Hello, Report, Standing
-from softrun.agent.tenure import Tenure
+from softrun.agent.core.allowance import HOLD, Allowance
+from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.core.lease_clock import Tenure
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Allow, Effect
+from softrun.agent.protocol.model import Beat, Hello, Report, Standing
 from softrun.policies import load_policy
 
 NOBODY_LEASES = Tenure()

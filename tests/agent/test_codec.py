@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import member, messages, ready, rounds, sealed
 
-from softrun.agent import codec
 from softrun.agent.errors import ProtocolError
-from softrun.agent.model import Beat, Hello, Message, Round
+from softrun.agent.protocol import codec
+from softrun.agent.protocol.model import Beat, Hello, Message, Round
 
 
 @given(rounds)

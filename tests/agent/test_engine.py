@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from values import JOB, member, opened, sealed
 
-from softrun.agent import effects as do
-from softrun.agent import observations as saw
-from softrun.agent.crew import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
-from softrun.agent.engine import SILENCE_S, Engine, EngineConfig, Stage
-from softrun.agent.faults import BLAME_S, OBEY_S
-from softrun.agent.model import Report, Round, Worker
-from softrun.agent.watch import LEAVE
+from softrun.agent.core.engine import SILENCE_S, Engine, EngineConfig, Stage
+from softrun.agent.core.local_workers import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
+from softrun.agent.core.progress_watchdog import LEAVE
+from softrun.agent.core.worker_health import BLAME_S, OBEY_S
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import Report, Round, Worker
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from softrun.agent.liveness import Liveness
+from softrun.agent.rendezvous.liveness import Liveness
 
 
 def fresh() -> Liveness:

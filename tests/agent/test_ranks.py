@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import STORE, member, opened, sealed
 
-from softrun.agent import ranks
-from softrun.agent.model import Address, Member, Worker
+from softrun.agent.protocol.model import Address, Member, Worker
+from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import WorldChangeEvent
 
 worlds = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(("trainer", "reader"))), min_size=1, max_size=6).map(

@@ -11,27 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PURE = {
-    "agent": {
-        "model",
-        "observations",
-        "effects",
-        "liveness",
-        "tenure",
-        "ranks",
-        "rendezvous",
-        "leadership",
-        "allegiance",
-        "crew",
-        "watch",
-        "faults",
-        "engine",
-    },
-    "policies": {"strategy", "hard", "soft"},
+#: The rooms of each package from the ground up: a room imports from itself and from those before it. "" is the package's
+#: own folder; a module that stands there by name is on the floor where it is listed.
+ROOMS = {
+    "policies": [""],
+    "runtime": ["events", "interrupt", "steplog", "channel", "groups", "worker", "worlds", "inprocess"],
+    "agent": ["errors", "protocol", "rendezvous", "core", "store", "torch_elastic", "workers", "loop", ""],
 }
+PURE = ["agent/protocol", "agent/rendezvous", "agent/core", "policies"]
 IMPURE_MODULES = {"time", "datetime", "os", "socket", "random", "subprocess", "threading", "logging"}
 OWN = {"runtime": {"runtime"}, "policies": {"policies"}, "agent": {"agent", "policies", "runtime"}}
 RUNTIME_THIRD_PARTY = {"pydantic", "watchdog"}
+MOST_MODULES = 16  # in one folder
 
 
 def files(folder: str) -> list[Path]:
@@ -46,10 +37,14 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are written in full"
             module = node.module or ""
-            if module in ("softrun", "softrun.agent", "softrun.policies", "softrun.runtime"):
-                yield from ((f"{module}.{alias.name}", inside) for alias in node.names)
-            else:
-                yield module, inside
+            names = [f"{module}.{alias.name}" for alias in node.names]
+            yield from {(name if _is_own(name) else module, inside) for name in names}
+
+
+def _is_own(name: str) -> bool:
+    """Whether it is a module or a package of the checkout."""
+    path = ROOT.joinpath(*name.split(".")[1:])
+    return name.startswith("softrun.") and (path.is_dir() or path.with_suffix(".py").is_file())
 
 
 def _walk(node: ast.AST, inside: bool) -> Iterator[tuple[ast.AST, bool]]:
@@ -74,13 +69,51 @@ def test_imports_point_one_way(folder: str) -> None:
                 assert rest.split(".")[0] in OWN[folder], f"{path.relative_to(ROOT)} imports {module}"
 
 
-@pytest.mark.parametrize("folder", sorted(PURE))
-def test_pure_modules_touch_nothing(folder: str) -> None:
-    assert {path.stem for path in files(folder)} >= PURE[folder]
+def room_of(package: str, inside: list[str]) -> int:
+    """The floor of a module, by the names that lead to it from its package."""
+    rooms = ROOMS[package]
+    return rooms.index(inside[0]) if inside and inside[0] in rooms else rooms.index("")
+
+
+@pytest.mark.parametrize("package", sorted(ROOMS))
+def test_no_arrow_runs_back_up_between_rooms(package: str) -> None:
+    for path in files(package):
+        parts = [*path.relative_to(ROOT / package).with_suffix("").parts]
+        if parts == ["__init__"]:
+            continue
+        for module, _ in found(path):
+            top, _, inside = module.removeprefix("softrun.").partition(".")
+            if module.startswith("softrun.") and top == package and inside:
+                floor = room_of(package, inside.split("."))
+                assert floor <= room_of(package, parts), f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_there_is_no_cycle() -> None:
+    graph = {_name(path): {m for m, _ in found(path) if m.startswith("softrun.")} for top in OWN for path in files(top)}
+    graph = {name: {m if m in graph else m.rpartition(".")[0] for m in wanted} for name, wanted in graph.items()}
+    while leaves := [name for name, wanted in graph.items() if not wanted & set(graph)]:
+        for name in leaves:
+            del graph[name]
+    assert not graph, f"these import one another: {sorted(graph)}"
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("softrun", *(part for part in parts if part != "__init__")))
+
+
+def test_no_folder_holds_more_than_one_can_look_over() -> None:
+    for top in OWN:
+        for folder in {path.parent for path in files(top)}:
+            assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_pure_rooms_touch_nothing(folder: str) -> None:
+    assert files(folder)
     for path in files(folder):
-        if path.stem in PURE[folder]:
-            modules = {module.split(".")[0] for module, _ in found(path)}
-            assert not modules & IMPURE_MODULES, f"{path.relative_to(ROOT)} imports {modules & IMPURE_MODULES}"
+        modules = {module.split(".")[0] for module, _ in found(path)}
+        assert not modules & IMPURE_MODULES, f"{path.relative_to(ROOT)} imports {modules & IMPURE_MODULES}"
 
 
 def test_the_runtime_is_light() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from local_cluster import LocalCluster, Node, Step, free_port, listens, recovery
 from local_etcd import LocalEtcd
-from softrun.agent.store_etcd import OVER_LEASE_S
+from softrun.agent.store.etcd import OVER_LEASE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.etcd]
 

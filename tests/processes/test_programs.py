@@ -14,11 +14,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
-from softrun.agent.addresses import address_towards
-from softrun.agent.effects import Outcome, Result
 from softrun.agent.errors import UsageError
 from softrun.agent.local_agent import _by_rank
-from softrun.runtime.channel import ChannelError, EventWriter
+from softrun.agent.protocol.effects import Outcome, Result
+from softrun.agent.store.addresses import address_towards
+from softrun.runtime.channel.channel import ChannelError, EventWriter
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, TypeVar
 
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
 DEADLINE_S = 60.0

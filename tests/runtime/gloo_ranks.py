@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from fake_agent import DEADLINE_S, wait_until
-from softrun.runtime.abort import abort_all
+from softrun.runtime.groups.abort import abort_all
 
 _fork = multiprocessing.get_context("fork")
 

@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from fake_agent import DEADLINE_S
 from local_cluster import free_port
-from softrun.runtime import noted
-from softrun.runtime.abort import abort_all, abort_groups, add_abort, note_groups
-from softrun.runtime.groups import leave_groups
+from softrun.runtime.groups import group_registry
+from softrun.runtime.groups.abort import abort_all, abort_groups, add_abort, note_groups
+from softrun.runtime.groups.groups import leave_groups
 
 STOPPED = 3  # of four
 
@@ -94,7 +94,7 @@ def where_descriptors_are_few(me: Me) -> Sit:
     leave_groups(in_trouble=False)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 12,) * 2)
     me.build("again")
-    assert not any(group.connections.held for group in noted._noted if group.connections is not None)
+    assert not any(group.connections.held for group in group_registry._noted if group.connections is not None)
     return lambda: dist.all_reduce(torch.ones(1))
 
 
@@ -178,7 +178,7 @@ if sys.argv[2] == "1":
     print("sleeps", flush=True)
     threading.Event().wait(600)
 assert "softrun" not in sys.modules
-from softrun.runtime.abort import abort_all
+from softrun.runtime.groups.abort import abort_all
 threading.Timer(0.2, abort_all).start()
 try:
     dist.all_reduce(torch.ones(1), group=group)
@@ -253,8 +253,8 @@ def fork_with_a_group(me: Me) -> None:
     child = os.fork()
     if child == 0:
         abort_all()
-        held = [group for group in noted._noted if group.connections is not None and group.connections.held]
-        os._exit(len(abort_groups()) + len(noted.registered_groups()) + len(held))
+        held = [group for group in group_registry._noted if group.connections is not None and group.connections.held]
+        os._exit(len(abort_groups()) + len(group_registry.registered_groups()) + len(held))
     assert os.waitpid(child, 0)[1] == 0
     for _ in range(20):
         dist.all_reduce(torch.ones(1))
@@ -290,6 +290,6 @@ def test_what_a_user_added_is_called_last_first_and_failures_stop_nothing(caplog
 
 
 def test_nothing_is_imported() -> None:
-    code = "import sys; from softrun.runtime import abort, groups; abort.note_groups(); abort.abort_all()\n"
+    code = "import sys; from softrun.runtime.groups import abort, groups; abort.note_groups(); abort.abort_all()\n"
     code += "groups.leave_groups(in_trouble=True); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)

@@ -15,8 +15,8 @@ from gloo_ranks import Me, run
 from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S
-from softrun.runtime import abort, noted
-from softrun.runtime.abort import AbortTransformerEngine, abort_groups, note_groups
+from softrun.runtime.groups import abort, group_registry
+from softrun.runtime.groups.abort import AbortTransformerEngine, abort_groups, note_groups
 
 
 class ToyGroup(dist.ProcessGroup):
@@ -45,7 +45,7 @@ def abort_toys(me: Me) -> None:
         thread.join(DEADLINE_S)
     assert [toy.aborted for toy in toys] == [True, True]
     assert dist.is_initialized(), "torch's registries are left alone"
-    assert list(noted.registered_groups()) == toys
+    assert list(group_registry.registered_groups()) == toys
 
 
 @pytest.mark.processes

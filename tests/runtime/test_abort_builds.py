@@ -20,9 +20,9 @@ from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S, wait_until
 from local_cluster import free_port
-from softrun.runtime.abort import note_groups
-from softrun.runtime.gloo import Published
-from softrun.runtime.groups import leave_groups
+from softrun.runtime.groups.abort import note_groups
+from softrun.runtime.groups.gloo import Published
+from softrun.runtime.groups.groups import leave_groups
 
 
 def a_peer_that_never_comes(me: Me) -> Sit:

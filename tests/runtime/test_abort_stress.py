@@ -17,10 +17,10 @@ from gloo_ranks import Me, run
 from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S
-from softrun.runtime import noted
-from softrun.runtime.abort import abort_all, note_groups
-from softrun.runtime.groups import leave_groups
-from softrun.runtime.sockets import open_sockets
+from softrun.runtime.groups import group_registry
+from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.groups import leave_groups
+from softrun.runtime.groups.sockets import open_sockets
 
 enough = multiprocessing.get_context("fork").Event()
 
@@ -89,7 +89,7 @@ def figures() -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
         "sockets": len(open_sockets()),
         "threads": int(status["Threads"]),
-        "noted": len(noted._noted) + len(noted._left) + len(noted._builds),
+        "noted": len(group_registry._noted) + len(group_registry._left) + len(group_registry._builds),
         "kB": int(status["VmRSS"].split()[0]),
     }
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_agent import an_event, an_info
-from softrun.runtime.channel import KEPT, MAX_BYTES, STATUS, EventReader, EventWriter, default_root
-from softrun.runtime.directory import ChannelError
+from softrun.runtime.channel.channel import KEPT, MAX_BYTES, STATUS, EventReader, EventWriter, default_root
+from softrun.runtime.channel.directory import ChannelError
+from softrun.runtime.channel.page import MESSAGE_BYTES, VERSION
 from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
-from softrun.runtime.page import MESSAGE_BYTES, VERSION
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from gloo_ranks import Me, run
 
 from fake_agent import DEADLINE_S, wait_until
 from local_cluster import free_port
-from softrun.runtime import destroy, native
-from softrun.runtime.groups import leave_groups
+from softrun.runtime.groups import destroy, native
+from softrun.runtime.groups.groups import leave_groups
 
 pytestmark = pytest.mark.processes
 
@@ -106,7 +106,7 @@ def test_groups_that_were_left(body: Callable[[Me], None]) -> None:
 
 ENDS = """
 import torch.distributed as dist
-from softrun.runtime.groups import leave_groups
+from softrun.runtime.groups.groups import leave_groups
 for _ in range(4):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     leave_groups(in_trouble=True)

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from fake_agent import FakeAgent, Worker, an_info, wait_until
 from local_cluster import free_port
-from softrun.runtime import groups, noted
 from softrun.runtime.events import WorldChangeEvent
+from softrun.runtime.groups import group_registry, groups
 
 # Small collectives one after the other: nearly always in the middle of one, where gloo can lose a payload for good.
 SAY = """
@@ -99,8 +99,8 @@ def test_a_rank_that_is_alone_in_its_world_leaves_it(agent: FakeAgent) -> None:
 @pytest.fixture
 def over() -> Iterator[Callable[[], None]]:
     """Ends the world, for the test."""
-    yield noted.end_world
-    noted.begin_world()
+    yield group_registry.end_world
+    group_registry.begin_world()
 
 
 @pytest.mark.parametrize("way", ["env", "parameters"])
@@ -115,7 +115,7 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
     def build() -> None:
         try:
             if way == "env":
-                noted.note_groups()
+                group_registry.note_groups()
                 dist.init_process_group("gloo")
             else:
                 groups.build_group(an_info(0, 2, port), "gloo", None)
@@ -132,7 +132,7 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
 
 def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    noted.note_groups()
+    group_registry.note_groups()
     url = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(RuntimeError, match="connect"):
         dist.init_process_group("gloo", init_method=url, rank=0, world_size=2, timeout=timedelta(seconds=0.3))
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(mon
 
 def test_no_group_is_built_in_a_world_that_is_over(over: Callable[[], None]) -> None:
     """Its building may have been about to begin when the abort came: nobody would end it any more."""
-    noted.note_groups()
+    group_registry.note_groups()
     over()
     with pytest.raises(RuntimeError, match="the world has changed"):
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=2)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fake_agent import DEADLINE_S, an_event
-from softrun.runtime.channel import EventReader, EventWriter
+from softrun.runtime.channel.channel import EventReader, EventWriter
+from softrun.runtime.channel.inbox import ChannelInbox
+from softrun.runtime.channel.progress import Progress
 from softrun.runtime.events import WorkerEvent
-from softrun.runtime.inbox import ChannelInbox
-from softrun.runtime.progress import Progress
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from states import STATE, at
 
-from softrun.runtime.abort import Abort
+from softrun.runtime.groups.abort import Abort
 from softrun.runtime.inprocess import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,

@@ -20,7 +20,7 @@ from gloo_ranks import Me
 from wrapped_ranks import Job, Record, Stop, meet, reverse, sit
 
 from softrun.runtime import World, inprocess
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.inprocess import CallWrapper, State, Wrapper
 
 # What the function finds

@@ -14,14 +14,14 @@ from gloo_ranks import Me, run
 from torch.distributed import destroy_process_group  # by name, as many programs have it
 from torch.distributed.device_mesh import init_device_mesh
 
-from softrun.runtime import books, groups, noted
-from softrun.runtime.books import destroying_nothing_does
+from softrun.runtime.groups import books, group_registry, groups
+from softrun.runtime.groups.books import destroying_nothing_does
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 TORCHS = ("distributed_c10d.py", "rendezvous.py", "device_mesh.py")
-WATCHED = (*TORCHS, "noted.py", "gloo.py", "groups.py", "contextlib.py")
+WATCHED = (*TORCHS, "group_registry.py", "gloo.py", "groups.py", "contextlib.py")
 
 
 class Interrupted(BaseException):
@@ -61,7 +61,7 @@ def alone(body: Callable[[], None]) -> None:
     """In a process of its own: one that has had gloo's threads does not bear the forks of other tests."""
 
     def noted_there(_me: Me) -> None:
-        noted.note_groups()
+        group_registry.note_groups()
         destroying_nothing_does(groups.leave_unfinished_groups)
         body()
 
@@ -103,7 +103,7 @@ def interrupt_each_line(interrupted: Callable[[], None], leave: Callable[[], Non
         raised = interrupt.raised
         leave()
         assert books.are_empty()
-        assert not noted._builds
+        assert not group_registry._builds
     assert line > 100, "nothing was traced"
     works()
 

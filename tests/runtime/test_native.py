@@ -11,7 +11,7 @@ from fake_agent import DEADLINE_S
 
 ENDS = """
 import threading, time
-from softrun.runtime import native
+from softrun.runtime.groups import native
 
 def say(text, after_s):
     time.sleep(after_s)

@@ -10,9 +10,9 @@ from textwrap import dedent
 import pytest
 
 from fake_agent import FakeAgent, Worker
+from softrun.runtime.channel.ownership import claimant
+from softrun.runtime.channel.page import OWNER
 from softrun.runtime.events import WorldChangeEvent
-from softrun.runtime.ownership import claimant
-from softrun.runtime.page import OWNER
 
 CHILD = """
     from softrun.runtime import get_worker_event, get_worker_info, worlds

@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from softrun.runtime.page import MESSAGE_BYTES, SIZE, Page
+from softrun.runtime.channel.page import MESSAGE_BYTES, SIZE, Page
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fake_agent import FakeAgent, Worker, wait_until
-from softrun.agent.processes import signal_main_thread
-from softrun.runtime.progress import STACKS_SIGNAL
+from softrun.agent.workers.processes import signal_main_thread
+from softrun.runtime.channel.progress import STACKS_SIGNAL
 
 SIGNALS = 3000
 HANGS = """

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fake_agent import DEADLINE_S, an_event
-from softrun.runtime.channel import EventReader, EventWriter
+from softrun.runtime.channel.channel import EventReader, EventWriter
+from softrun.runtime.channel.watcher import DirectoryWatcher
 from softrun.runtime.events import WorkerStatus
-from softrun.runtime.watcher import DirectoryWatcher
 
 
 @contextmanager

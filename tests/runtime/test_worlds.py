@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from fake_agent import FakeAgent, Worker, wait_until
+from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
-from softrun.runtime.progress import BEAT_INTERVAL_S
 
 pytestmark = pytest.mark.processes
 
 # The RFC's loop ("Description"), with the names filled in. The model keeps the group referenced after it is destroyed.
 # It rests between two steps: where a rank dies just while a neighbour writes to it, gloo can leave that one stuck for
-# good (softrun.runtime.groups), and no abort helps there.
+# good (softrun.runtime.groups.groups), and no abort helps there.
 RFC_LOOP = """
 import time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

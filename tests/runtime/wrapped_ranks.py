@@ -18,7 +18,7 @@ import torch.distributed as dist
 from gloo_ranks import Me, Rank
 
 from fake_agent import DEADLINE_S, an_event, an_info, wait_until
-from softrun.runtime.channel import ENVIRONMENT_VARIABLE, EventWriter
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
 from softrun.runtime.inprocess import Seat
 

@@ -47,10 +47,10 @@ from dataclasses import dataclass, replace
 from simulation.checkers import all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.workers import NEVER_S, Process
-from softrun.agent import effects as do
-from softrun.agent import observations as saw
-from softrun.agent.engine import EngineConfig
-from softrun.agent.model import JobSettings, Phase, Round
+from softrun.agent.core.engine import EngineConfig
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import JobSettings, Phase, Round
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
 

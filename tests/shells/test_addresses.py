@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from softrun.agent import addresses
 from softrun.agent.errors import StoreLostError
+from softrun.agent.store import addresses
 
 
 def test_a_name_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

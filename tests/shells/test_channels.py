@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from softrun.agent.channels import ChannelsDirectory
-from softrun.agent.wardens import Wardens
-from softrun.runtime.channel import ChannelError, EventWriter
+from softrun.agent.workers.channels import ChannelsDirectory
+from softrun.agent.workers.orphan_reaper import Wardens
+from softrun.runtime.channel.channel import ChannelError, EventWriter
 
 AGENT = """
 import os, signal, sys
-from softrun.agent.channels import ChannelsDirectory
+from softrun.agent.workers.channels import ChannelsDirectory
 print(ChannelsDirectory.make().path, flush=True)
 signal.pause()
 """

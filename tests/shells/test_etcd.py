@@ -18,16 +18,16 @@ import pytest
 from values import member, sealed
 
 from local_etcd import LocalEtcd
-from softrun.agent import backends
-from softrun.agent.backends import choose_backend
-from softrun.agent.codec import encode_round
-from softrun.agent.elastic import RendezvousParameters
 from softrun.agent.errors import StoreLostError, UsageError
-from softrun.agent.etcd_client import EtcdAccess, _event_loop, _write, parse_endpoints
-from softrun.agent.handler import get_rendezvous_handler
-from softrun.agent.observations import LeaseRenewed, LeasesExpired, Observation
-from softrun.agent.store import Change, StoreThreads
-from softrun.agent.store_etcd import EtcdStore
+from softrun.agent.protocol.codec import encode_round
+from softrun.agent.protocol.observations import LeaseRenewed, LeasesExpired, Observation
+from softrun.agent.store import backends
+from softrun.agent.store.backends import choose_backend
+from softrun.agent.store.base import Change, StoreThreads
+from softrun.agent.store.etcd import EtcdStore
+from softrun.agent.store.etcd_client import EtcdAccess, _event_loop, _write, parse_endpoints
+from softrun.agent.torch_elastic.elastic import RendezvousParameters
+from softrun.agent.torch_elastic.handler import get_rendezvous_handler
 
 pytestmark = pytest.mark.etcd
 

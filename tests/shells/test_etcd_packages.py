@@ -23,8 +23,8 @@ if "first" in sys.argv:
     for name in ("rpc.proto", "kv.proto", "auth.proto"):
         pools.Default().AddSerializedFile(descriptor_pb2.FileDescriptorProto(name=name).SerializeToString())
 from softrun.agent.errors import StoreLostError
-from softrun.agent.etcd_client import EtcdAccess
-from softrun.agent.store_etcd import EtcdStore
+from softrun.agent.store.etcd_client import EtcdAccess
+from softrun.agent.store.etcd import EtcdStore
 a, b = (EtcdStore(sys.argv[2], node, EtcdAccess((sys.argv[1],)), 5, 10) for node in "ab")
 assert a.create(1, b"1") == b.create(1, b"2") == b"1"
 assert b.wait_beyond(0).record == b"1"

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 from local_cluster import alive, has_ended
-from softrun.agent.lifeline import Lifeline, tie
+from softrun.agent.workers.lifeline import Lifeline, tie
 
 AGENT = """
 import signal, subprocess, sys
-from softrun.agent.lifeline import Lifeline, tie
+from softrun.agent.workers.lifeline import Lifeline, tie
 lifeline = Lifeline()
 worker = subprocess.Popen(
     ["sh", "-c", "sleep 600 & echo $!; exec sleep 600"],
@@ -68,7 +68,7 @@ def test_who_is_tied_too_late_ends_at_once() -> None:
 
 DIES = """
 import os, signal, subprocess
-from softrun.agent.processes import Program
+from softrun.agent.workers.processes import Program
 
 class Popen(subprocess.Popen):
     def __init__(self, *args, **options):

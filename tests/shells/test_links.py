@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from softrun.agent.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, Links
-from softrun.agent.model import Beat, Hello, Member, Report, Standing
-from softrun.agent.observations import Heard, LinkDown, LinkUp, Observation
+from softrun.agent.loop.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, Links
+from softrun.agent.protocol.model import Beat, Hello, Member, Report, Standing
+from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
 
 
 class End:

@@ -9,9 +9,9 @@ from bench_many_nodes import measure
 
 from light_agents import count_calls, end_all, join_all
 from local_etcd import LocalEtcd
-from softrun.agent.effects import Outcome
-from softrun.agent.etcd_client import EtcdAccess, EtcdClient
-from softrun.agent.store_etcd import EtcdStore
+from softrun.agent.protocol.effects import Outcome
+from softrun.agent.store.etcd import EtcdStore
+from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient
 
 
 class Counted(EtcdClient):
@@ -20,7 +20,7 @@ class Counted(EtcdClient):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[EtcdClient]:
-    monkeypatch.setattr("softrun.agent.store_etcd.EtcdClient", Counted)
+    monkeypatch.setattr("softrun.agent.store.etcd.EtcdClient", Counted)
     monkeypatch.setattr(Counted, "_ask", EtcdClient._ask, raising=False)
     return Counted
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from softrun.agent.processes import Function, Process, Program
+from softrun.agent.workers.processes import Function, Process, Program
 
 DEADLINE_S = 60.0
 

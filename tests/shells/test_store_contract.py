@@ -12,14 +12,14 @@ from queue import SimpleQueue
 import pytest
 
 from local_cluster import free_port
-from softrun.agent import store_c10d
 from softrun.agent.errors import StoreLostError, UsageError
-from softrun.agent.etcd_client import EtcdAccess
-from softrun.agent.observations import Observation, StoreLost, StoreReady
-from softrun.agent.store import Change, Store, StoreThreads
-from softrun.agent.store_c10d import KEPT, C10dStore, parse_endpoint
-from softrun.agent.store_etcd import EtcdStore
-from softrun.agent.store_memory import MemoryStore
+from softrun.agent.protocol.observations import Observation, StoreLost, StoreReady
+from softrun.agent.store import c10d
+from softrun.agent.store.base import Change, Store, StoreThreads
+from softrun.agent.store.c10d import KEPT, C10dStore, parse_endpoint
+from softrun.agent.store.etcd import EtcdStore
+from softrun.agent.store.etcd_client import EtcdAccess
+from softrun.agent.store.memory import MemoryStore
 
 Open = Callable[[], Store]
 
@@ -195,7 +195,7 @@ def test_wrong_endpoints(endpoint: str) -> None:
 
 
 def test_a_wait_that_outlasts_its_bound_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_c10d, "_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr(c10d, "_WAIT", timedelta(milliseconds=50))
     port = free_port()
     a, b = C10dStore("job", "127.0.0.1", port, 10), C10dStore("job", "127.0.0.1", port, 10)
     waits: list[object] = []

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from softrun.agent import supervisor
-from softrun.agent.connected import is_connected, sockets_of
-from softrun.agent.observations import Observation, StoreUsed, WorkerSaid
-from softrun.agent.supervisor import Supervisor
-from softrun.runtime.channel import EventReader, EventWriter
+from softrun.agent.protocol.observations import Observation, StoreUsed, WorkerSaid
+from softrun.agent.workers import supervisor
+from softrun.agent.workers.connections import is_connected, sockets_of
+from softrun.agent.workers.supervisor import Supervisor
+from softrun.runtime.channel.channel import EventReader, EventWriter
 from softrun.runtime.events import WorkerStatus
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from queue import SimpleQueue
 
 from local_cluster import listens
-from softrun.agent.observations import Observation, WorkerStoreOpened
-from softrun.agent.worker_stores import KEPT, WorkerStores
+from softrun.agent.protocol.observations import Observation, WorkerStoreOpened
+from softrun.agent.workers.stores import KEPT, WorkerStores
 
 
 def test_the_last_ones_stay_for_workers_that_are_slow_to_begin() -> None:

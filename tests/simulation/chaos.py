@@ -21,11 +21,11 @@ from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
 from simulation.store import LeasedStore
 from simulation.workers import NEVER_S, Process
-from softrun.agent import observations as saw
-from softrun.agent.effects import Effect, Outcome
-from softrun.agent.engine import EngineConfig, Stage
-from softrun.agent.model import Address, JobSettings, Phase, Standing
-from softrun.agent.watch import LEAVE
+from softrun.agent.core.engine import EngineConfig, Stage
+from softrun.agent.core.progress_watchdog import LEAVE
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Effect, Outcome
+from softrun.agent.protocol.model import Address, JobSettings, Phase, Standing
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerState
 

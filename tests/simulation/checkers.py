@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from simulation.cluster import Node, Watcher
 from simulation.store import LeasedStore
 from simulation.workers import SLOW_TO_GET_OUT_S, Process
-from softrun.agent import effects as do
-from softrun.agent import observations as saw
-from softrun.agent.convergence import MOST_STEPLESS, STOOD_S
-from softrun.agent.effects import Outcome
-from softrun.agent.model import Address, Phase, Round
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Outcome
+from softrun.agent.protocol.model import Address, Phase, Round
+from softrun.agent.rendezvous.convergence import MOST_STEPLESS, STOOD_S
 from softrun.runtime.events import WorkerState
 
 Life = tuple[str, int, int, int]

@@ -25,10 +25,10 @@ from simulation.conditions import Habits, Range, Timing, Weather
 from simulation.network import Link, Network
 from simulation.store import LeasedStore, Store
 from simulation.workers import Process, Workers
-from softrun.agent import effects as do
-from softrun.agent import observations as saw
-from softrun.agent.engine import Engine, EngineConfig
-from softrun.agent.model import Round
+from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import Round
 from softrun.policies import RestartPolicyStrategy
 
 TIMER_LATE_S = 1e-6  # a timer is never early, whatever two clocks make of their sum

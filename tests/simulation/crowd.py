@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simulation.cluster import Cluster, Node
-from softrun.agent import effects as do
-from softrun.agent import observations as saw
-from softrun.agent.engine import EngineConfig
-from softrun.agent.model import Beat, JobSettings, Phase
+from softrun.agent.core.engine import EngineConfig
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import Beat, JobSettings, Phase
 from softrun.policies import load_policy
 from softrun.runtime.events import WorkerState
 

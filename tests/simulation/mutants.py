@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from softrun.agent import effects as do
-from softrun.agent import ranks, rendezvous
-from softrun.agent.allegiance import Allegiance
-from softrun.agent.convergence import Convergence
-from softrun.agent.crew import Crew, State
-from softrun.agent.engine import Engine
-from softrun.agent.holds import Holds
-from softrun.agent.leadership import Leadership
-from softrun.agent.liveness import Liveness
-from softrun.agent.model import Address, Hold, Member, Phase, Report, Round, Standing
-from softrun.agent.rendezvous import Fate
-from softrun.agent.tenure import Tenure
+from softrun.agent.core.engine import Engine
+from softrun.agent.core.lease_clock import Tenure
+from softrun.agent.core.local_workers import Crew, State
+from softrun.agent.core.step_barrier import Holds
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.model import Address, Hold, Member, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import ranks, rounds
+from softrun.agent.rendezvous.convergence import Convergence
+from softrun.agent.rendezvous.election import Allegiance
+from softrun.agent.rendezvous.leader import Leadership
+from softrun.agent.rendezvous.liveness import Liveness
+from softrun.agent.rendezvous.rounds import Fate
 
 Patch = tuple[object, str, Any]
 
@@ -49,19 +49,19 @@ class Mutant:
 
 
 def seals_with_unheard_members() -> list[Patch]:
-    right = rendezvous.fate
+    right = rounds.fate
 
     def wrong(member: Member, report: Report | None, dead: bool) -> Fate:
         fate = right(member, report, dead)
         return Fate.STAYS if fate is Fate.UNHEARD else fate
 
-    decide = rendezvous.decide
+    decide = rounds.decide
 
-    def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> rendezvous.Decision:
+    def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> rounds.Decision:
         invented = {m.node: Report(m, Standing.READY) for m in round_.members if m.node not in reports}
         return decide(round_, {**reports, **invented}, *rest, **named)
 
-    return [(rendezvous, "fate", wrong), (rendezvous, "decide", decide_wrong)]
+    return [(rounds, "fate", wrong), (rounds, "decide", decide_wrong)]
 
 
 def never_notices_silence() -> list[Patch]:
@@ -83,29 +83,29 @@ def heeds_places_before_survival() -> list[Patch]:
 
 
 def ignores_max_nodes() -> list[Patch]:
-    decide = rendezvous.decide
+    decide = rounds.decide
 
-    def wrong(round_: Round, *rest: Any, **named: Any) -> rendezvous.Decision:
+    def wrong(round_: Round, *rest: Any, **named: Any) -> rounds.Decision:
         settings = replace(round_.settings, max_nodes=99)
         decision = decide(replace(round_, settings=settings), *rest, **named)
         if decision.proposal is None:
             return decision
         return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
 
-    return [(rendezvous, "decide", wrong)]
+    return [(rounds, "decide", wrong)]
 
 
 def counts_the_minimum_wrongly() -> list[Patch]:
-    decide = rendezvous.decide
+    decide = rounds.decide
 
-    def wrong(round_: Round, *rest: Any, **named: Any) -> rendezvous.Decision:
+    def wrong(round_: Round, *rest: Any, **named: Any) -> rounds.Decision:
         settings = replace(round_.settings, min_nodes=max(1, round_.settings.min_nodes - 1))
         decision = decide(replace(round_, settings=settings), *rest, **named)
         if decision.proposal is None:
             return decision
         return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
 
-    return [(rendezvous, "decide", wrong)]
+    return [(rounds, "decide", wrong)]
 
 
 def charges_failures_that_a_loss_explains() -> list[Patch]:
@@ -126,29 +126,27 @@ def works_without_pause() -> list[Patch]:
 
 
 def admits_newcomers_after_a_finish() -> list[Patch]:
-    decide = rendezvous.decide
+    decide = rounds.decide
 
-    def wrong(
-        round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any
-    ) -> rendezvous.Decision:
+    def wrong(round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any) -> rounds.Decision:
         decision = decide(round_, reports, dead, store, *rest)
         placed = {m.node for m in round_.members}
         more = [r.member for r in reports.values() if r.standing is Standing.READY and r.member.node not in placed]
         room = round_.settings.max_nodes - len(round_.members)
         if decision.proposal is not None or not round_.finishing or round_.phase is not Phase.SEALED or not more[:room]:
             return decision
-        return rendezvous.Decision("one more", rendezvous.seal(round_, [*round_.members, *more[:room]], store, ()))
+        return rounds.Decision("one more", rounds.seal(round_, [*round_.members, *more[:room]], store, ()))
 
-    return [(rendezvous, "decide", wrong)]
+    return [(rounds, "decide", wrong)]
 
 
 def gives_a_new_world_the_old_number() -> list[Patch]:
-    right = rendezvous.seal
+    right = rounds.seal
 
     def wrong(round_: Round, *rest: Any) -> Round:
         return replace(right(round_, *rest), number=max(1, round_.number))
 
-    return [(rendezvous, "seal", wrong)]
+    return [(rounds, "seal", wrong)]
 
 
 def uses_a_worker_store_again() -> list[Patch]:
@@ -164,7 +162,7 @@ def uses_a_worker_store_again() -> list[Patch]:
 
 def lends_a_store_to_a_world_that_it_is_not_in() -> list[Patch]:
     return [
-        (rendezvous, "goes_on", lambda *_: True),
+        (rounds, "goes_on", lambda *_: True),
         (Leadership, "_by_a_member", lambda _self, _round, proposal: proposal),
     ]
 
@@ -202,24 +200,24 @@ def starts_finished_workers_again() -> list[Patch]:
 
 
 def seals_the_same_world_again() -> list[Patch]:
-    decide = rendezvous.decide
+    decide = rounds.decide
 
     def wrong(
         round_: Round,
         reports: dict[str, Report],
         dead: set[str],
         store: Address,
-        waits: rendezvous.Waits,
-        patience: rendezvous.Patience,
+        waits: rounds.Waits,
+        patience: rounds.Patience,
         now: float,
-    ) -> rendezvous.Decision:
+    ) -> rounds.Decision:
         decision = decide(round_, reports, dead, store, waits, patience, now)
         if decision.proposal is None and decision.reason == "nothing to do" and round_.phase is Phase.SEALED:
-            again = rendezvous.seal(round_, list(round_.members), store, ())
-            return rendezvous.Decision("once more", again)
+            again = rounds.seal(round_, list(round_.members), store, ())
+            return rounds.Decision("once more", again)
         return decision
 
-    return [(rendezvous, "decide", wrong)]
+    return [(rounds, "decide", wrong)]
 
 
 def asks_for_a_tick_at_once() -> list[Patch]:
@@ -275,16 +273,16 @@ def holds_workers_a_step_too_late() -> list[Patch]:
 
 
 def agrees_on_the_least_step() -> list[Patch]:
-    right = rendezvous._between_steps
+    right = rounds._between_steps
 
-    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> rendezvous.Decision:
+    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> rounds.Decision:
         decision = right(round_, reports, *rest)
         if decision.proposal is None or not decision.proposal.pause_at:
             return decision
         least = min(hold.first for m in round_.members if (hold := reports[m.node].held) is not None)
         return replace(decision, proposal=replace(decision.proposal, pause_at=least))
 
-    return [(rendezvous, "_between_steps", wrong)]
+    return [(rounds, "_between_steps", wrong)]
 
 
 def never_waits_for_worlds_to_converge() -> list[Patch]:
@@ -293,8 +291,8 @@ def never_waits_for_worlds_to_converge() -> list[Patch]:
 
 def begins_what_is_done_again() -> list[Patch]:
     return [
-        (rendezvous, "_survivors", lambda round_, reports, stay: stay),
-        (rendezvous, "_too_late", lambda round_, reports, stay: False),
+        (rounds, "_survivors", lambda round_, reports, stay: stay),
+        (rounds, "_too_late", lambda round_, reports, stay: False),
         (Engine, "_is_ending", lambda self: False),
     ]
 

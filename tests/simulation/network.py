@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from simulation.conditions import Range
-from softrun.agent import codec
-from softrun.agent import observations as saw
-from softrun.agent.model import Address, Hello, Member, Message
+from softrun.agent.protocol import codec
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import Address, Hello, Member, Message
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node

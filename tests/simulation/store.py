@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from softrun.agent import codec
-from softrun.agent import observations as saw
-from softrun.agent.model import Round
+from softrun.agent.protocol import codec
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.model import Round
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node

@@ -9,11 +9,11 @@ import pytest
 from simulation.checkers import Checker, all_checkers, sealed_anew
 from simulation.cluster import Cluster, Node
 from simulation.conditions import Habits, Timing
-from softrun.agent import observations as saw
-from softrun.agent.convergence import MOST_STEPLESS
-from softrun.agent.effects import Outcome
-from softrun.agent.engine import EngineConfig
-from softrun.agent.model import JobSettings, Phase, Round
+from softrun.agent.core.engine import EngineConfig
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Outcome
+from softrun.agent.protocol.model import JobSettings, Phase, Round
+from softrun.agent.rendezvous.convergence import MOST_STEPLESS
 from softrun.policies import WorkerFailure, load_policy
 
 WITHIN_S = 15 * 60.0  # of virtual time: all waits of a row of worlds without a step take less

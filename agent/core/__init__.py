@@ -1,0 +1,1 @@
+"""The engine of one node, and what it consists of. Pure."""

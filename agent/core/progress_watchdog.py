@@ -1,0 +1,84 @@
+"""The watch over one worker's progress: when it was seen last, and when to look again.
+
+The worker leaves the time of its progress where the agent can look (`softrun.runtime.channel.progress`). The agent does
+so only when a limit would have passed since what it knows of, so a worker that goes on costs one look for each limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from softrun.runtime.events import ProgressLimits
+
+LEAVE = ProgressLimits(soft=10.0, hard=60.0)
+"""For a worker that has been told to leave its world: nothing that it may wait for goes on there."""
+FREED_S = 2.0
+"""It may take a worker that was only waiting so long to get out of that, once it is told to leave its world."""
+
+
+@dataclass
+class Watch:
+    limits: ProgressLimits
+    since: float
+    _passed: set[float] = field(default_factory=set)  # the limits that have passed since then
+    _told_at: float | None = None  # since when it should have left its world
+
+    def apply(self, limits: ProgressLimits, now: float) -> None:
+        """The worker wishes to be watched so, from now on."""
+        if limits != self.limits:
+            self.limits, self.since = limits, now
+            self._passed.clear()
+
+    def begin(self) -> None:
+        """It was told of a world: whatever was done about it in the last one may have to be done again."""
+        self._passed.clear()
+
+    def leave(self, now: float) -> None:
+        """It was told to leave its world."""
+        if self._told_at is None:
+            self._told_at = now
+
+    def left(self) -> None:
+        self._told_at = None
+
+    def deadline(self) -> float | None:
+        """When to look next."""
+        return min((at for at in self._due() if at not in self._passed), default=None)
+
+    def progressed(self, at: float, now: float) -> bool:
+        """Its last progress was then. Has a limit passed that had not passed before?"""
+        if at > self.since:
+            self.since = at
+            self._passed.clear()
+        passed = self._past(now)
+        new = passed - self._passed
+        self._passed |= new
+        return bool(new)
+
+    def stalls(self, now: float) -> bool:
+        """Has any limit passed since its last progress?"""
+        return bool(self._past(now))
+
+    def overdue(self, now: float) -> bool:
+        """Has its hard limit passed?"""
+        hard = self._hard_at()
+        return hard is not None and now >= hard
+
+    def _past(self, now: float) -> set[float]:
+        return {due for due in self._due() if now >= due}
+
+    def _due(self) -> list[float]:
+        # Nobody is ended who was not told to leave its world before: the first limit of all is a soft one.
+        first = min((limit for limit in (self.limits.soft, self.limits.hard) if limit is not None), default=None)
+        due = (self._at(first, LEAVE.soft), self._hard_at())
+        return [at for at in due if at is not None]
+
+    def _hard_at(self) -> float | None:
+        at = self._at(self.limits.hard, LEAVE.hard)
+        return at if at is None or self._told_at is None else max(at, self._told_at + FREED_S)
+
+    def _at(self, limit: float | None, leave: float | None) -> float | None:
+        due = [] if limit is None else [self.since + limit]
+        if self._told_at is not None and leave is not None:
+            due.append(max(self.since, self._told_at) + leave)
+        return min(due, default=None)

@@ -1,0 +1,95 @@
+"""Holds: where all ranks pause, when a world changes and nobody was lost.
+
+Nobody is interrupted then, so that no step is lost or repeated. It takes two moves:
+
+1. The leader asks (`Report.holds`). Each agent tells each of its workers to complete no step beyond the one that it is
+   in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with the
+   greatest of these steps (`Report.held`): whatever is agreed on, none of its workers has passed it.
+2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`), and as many more as are
+   taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
+   leaves there: for a world that is ready.
+
+Where the workers have only just come to their world, and their steps are quick, their first one there is waited for.
+
+If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. Where no worker
+counts steps all leave their world at once, and so they do where the ranks do not count alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softrun.agent.core.local_workers import Crew
+from softrun.agent.protocol.effects import Effect, LookAtStep
+from softrun.agent.protocol.model import NOT_ASKED, Asked, Hold
+from softrun.agent.protocol.observations import StepSeen
+
+SOON_S = 0.05  # a step that takes less is worth waiting for
+
+
+@dataclass
+class _Held:
+    launch: int
+    told: int | None = None
+    """The step beyond which it was told not to go."""
+    sure: bool = False
+    tries: int = 0
+    step_s: float = 0.0
+
+
+class Holds:
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self.asked = NOT_ASKED
+        """What the leader has asked for."""
+        self._workers: dict[int, _Held] = {}
+
+    def follow(self, asked: Asked) -> list[Effect]:
+        """Hold the workers as the leader asks; NOT_ASKED: it does not, or no longer."""
+        effects: list[Effect] = []
+        if asked != self.asked:
+            effects += self._let_go()
+            self.asked = asked
+        if asked != NOT_ASKED and not self._workers and self._crew.has_entered():
+            self._workers = {local_rank: _Held(launch) for local_rank, launch in self._crew.at_work()}
+            effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._workers.items()]
+        return effects
+
+    def seen(self, seen: StepSeen) -> list[Effect]:
+        """How far a worker had come after it was told."""
+        held = self._workers.get(seen.local_rank)
+        if held is None or held.launch != seen.launch or held.sure:
+            return []
+        held.step_s = seen.step_s
+        if seen.step is None:  # it does not count, or has yet to complete its first step: then it says when it has
+            held.sure = not 0 < seen.step_s <= SOON_S
+            return []
+        held.sure = held.told is not None and seen.step < held.told
+        if held.sure:
+            return []
+        # The step that it is in; the next time some more, for one whose steps are quicker than this.
+        held.told = seen.step + 2**held.tries
+        held.tries += 1
+        return [*self._crew.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
+
+    def counts(self, local_rank: int, launch: int) -> list[Effect]:
+        """A worker has completed its first step in this world."""
+        held = self._workers.get(local_rank)
+        if held is None or held.launch != launch or held.told is not None:
+            return []
+        held.sure = False
+        return [LookAtStep(local_rank, launch)]
+
+    def answer(self) -> Hold | None:
+        """What the leader is to know, as soon as it is certain."""
+        if not self._workers or not all(held.sure for held in self._workers.values()):
+            return None
+        told = [held.told for held in self._workers.values() if held.told is not None]
+        step_s = max(held.step_s for held in self._workers.values())
+        return Hold(self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._workers), step_s)
+
+    def _let_go(self) -> list[Effect]:
+        """Those who were not told of another world meanwhile go on in theirs."""
+        waiting = [local_rank for local_rank, held in self._workers.items() if held.told is not None]
+        self._workers = {}
+        return [effect for local_rank in waiting for effect in self._crew.hold(local_rank, None)]

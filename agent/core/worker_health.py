@@ -1,0 +1,102 @@
+"""What befalls workers that live: faults that they tell of, and hangs that the watch over them finds.
+
+A worker that makes no progress hangs, or waits for one that does: the two look the same. So when one is suspected all
+are told to leave their world. Who does so is well; who does not, and makes no progress even then, is stuck, and the
+others go on without it until it has left, or is ended because its hard limit has passed. One that a signal has stopped
+need not be waited for: it cannot leave.
+
+Faults are said to the leader, whose new world tells them to all. One that is known is said at once, and the leader
+waits for those of others for as long as its worker asked; a suspicion is said a little later, since another agent may
+know who it is that the others wait for.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from softrun.agent.core.local_workers import Crew
+from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.model import Round
+from softrun.agent.protocol.observations import ProgressSeen
+from softrun.runtime.events import WorkerFault, joined
+
+OBEY_S = 0.1  # for a worker that makes no progress to leave its world
+BLAME_S = 0.3  # for the agents of others to find out who hangs, before the wait for it is said to be a fault
+
+
+class Finding(Enum):
+    """What came out when a worker's progress was looked at."""
+
+    WELL = "WELL"
+    SUSPECT = "SUSPECT"  # it hangs, or waits for one that does
+    STUCK = "STUCK"  # it does not leave its world
+    HANGS = "HANGS"  # nor may it take any longer
+
+
+class Faults:
+    def __init__(self, crew: Crew, host: str, now: float) -> None:
+        self._crew = crew
+        self._host = host
+        self._faults: dict[int, WorkerFault] = {}  # of one world, by local rank, in the order in which they are known
+        self._say_at = now
+        self._suspects: set[int] = set()  # they were told to leave
+        self._judge_at = now  # when they are looked at again
+
+    def deadlines(self) -> tuple[float, float]:
+        return self._say_at, self._judge_at
+
+    def to_say(self, now: float) -> WorkerFault | None:
+        return joined(list(self._faults.values())) if self._faults and now >= self._say_at else None
+
+    def told(self, world: Round, local_rank: int, fault: WorkerFault, now: float) -> None:
+        """A worker says what befell it."""
+        if not self._of(world):
+            self._faults, self._say_at = {}, now
+        known = self._faults.get(local_rank, fault)
+        self._faults[local_rank] = known.model_copy(update={"depth": min(known.depth, fault.depth)})
+
+    def suspect(self, local_rank: int, now: float) -> None:
+        """It makes no progress and was told to leave its world."""
+        if not self._suspects:
+            self._judge_at = now + OBEY_S
+        self._suspects.add(local_rank)
+
+    def accuse(self, local_rank: int, now: float) -> None:
+        """Its suspicion is why all were told to leave."""
+        world = self._crew.told
+        if world is not None and not self._of(world):
+            self._blame(local_rank, world, now, now + (BLAME_S if len(world.members) > 1 else OBEY_S))
+
+    def look(self, seen: ProgressSeen, now: float) -> Finding:
+        """A worker's progress was looked at."""
+        local_rank = seen.local_rank
+        passed = self._crew.hangs(local_rank, seen.launch, seen.at, now)
+        stopped = seen.stopped and self._crew.leaving(local_rank)
+        if stopped or (local_rank in self._suspects and now >= self._judge_at):
+            self._suspects.discard(local_rank)
+            return self._judge(local_rank, stopped, now)
+        if passed and self._crew.waits(local_rank) and self._crew.overdue(local_rank, now):
+            return Finding.HANGS  # it waits for a world, and nobody waits there without progress
+        return Finding.SUSPECT if passed else Finding.WELL
+
+    def advance(self, now: float) -> list[Effect]:
+        self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
+        if now < self._judge_at:
+            return []
+        return [effect for local_rank in sorted(self._suspects) for effect in self._crew.look(local_rank)]
+
+    def _judge(self, local_rank: int, stopped: bool, now: float) -> Finding:
+        world, known = self._crew.told, self._crew.is_stuck(local_rank)
+        if not self._crew.give_up_on(local_rank, now, stopped=stopped):
+            return Finding.WELL
+        if world is not None and not known:
+            self._blame(local_rank, world, now, now)
+        return Finding.HANGS if self._crew.overdue(local_rank, now) else Finding.STUCK
+
+    def _blame(self, local_rank: int, world: Round, now: float, say_at: float) -> None:
+        text = f"{self._crew.describe(local_rank, now)} on {self._host}"
+        self._faults, self._say_at = {local_rank: WorkerFault(round=world.number, text=text)}, say_at
+
+    def _of(self, world: Round) -> bool:
+        """Is what is known a fault of this world?"""
+        return any(fault.round == world.number for fault in self._faults.values())

@@ -1,0 +1,77 @@
+"""One agent put together: the engine and the shells around it, for one run.
+
+Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+import resource
+import selectors
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.loop.driver import Driver
+from softrun.agent.loop.links import Links
+from softrun.agent.loop.observation_queue import Mailbox, SignalsToMailbox
+from softrun.agent.protocol.effects import Result
+from softrun.agent.protocol.observations import Observation
+from softrun.agent.store.backends import Backend
+from softrun.agent.store.base import StoreThreads
+from softrun.agent.workers.stores import WorkerStores
+from softrun.agent.workers.supervisor import Supervisor
+from softrun.policies import RestartPolicyStrategy
+
+SWITCH_INTERVAL_S = 0.0005
+
+Observe = Callable[[Observation], None]
+
+
+def run_agent(
+    config: EngineConfig,
+    policy: RestartPolicyStrategy,
+    backend: Backend,
+    signals: Iterable[str],
+    supervised: Callable[[selectors.BaseSelector, Observe, Observe], Supervisor],
+) -> tuple[Result, Supervisor]:
+    """Run an agent until it ends; returns how it ended, and its supervisor, whose workers have all ended."""
+    _allow_many_files()
+    selector = selectors.DefaultSelector()
+    mailbox = Mailbox(selector)
+    with _threads_in_turns(), SignalsToMailbox(signals, mailbox):
+        links = Links(selector, backend.job, config.node, config.host, mailbox.put)
+        store = StoreThreads(backend.open, mailbox.post)
+        worker_stores = WorkerStores(mailbox.post)
+        supervisor = supervised(selector, mailbox.put, mailbox.post)
+        engine = Engine(replace(config, port=links.port), policy, time.monotonic())
+        driver = Driver(engine, selector, mailbox, store, links, worker_stores, supervisor)
+        try:
+            return driver.run(), supervisor
+        finally:
+            links.close()
+            store.close()
+            worker_stores.close_all()
+            supervisor.close()
+            mailbox.close()
+            selector.close()
+
+
+@contextmanager
+def _threads_in_turns() -> Iterator[None]:
+    """A store's answer is not left waiting for 5 ms, Python's default, while the loop is busy telling the workers."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _allow_many_files() -> None:
+    """A leader holds a connection for every node, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

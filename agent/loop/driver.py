@@ -1,0 +1,106 @@
+"""The driver: the one loop of an agent. It brings observations to the engine and carries out its effects.
+
+    sockets, pidfds, threads, signals ──observations──▶ engine ──effects──▶ store, links, supervisor
+
+It waits for the first thing that happens, or for the engine's next deadline, and wakes for nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections.abc import Callable
+
+from softrun.agent.core.engine import Engine
+from softrun.agent.loop.links import Links
+from softrun.agent.loop.observation_queue import Mailbox
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.effects import Effect, Result
+from softrun.agent.protocol.observations import Tick
+from softrun.agent.store.base import StoreThreads
+from softrun.agent.workers.stores import WorkerStores
+from softrun.agent.workers.supervisor import Supervisor
+
+logger = logging.getLogger("softrun")
+
+
+class Driver:
+    def __init__(
+        self,
+        engine: Engine,
+        selector: selectors.BaseSelector,
+        mailbox: Mailbox,
+        store: StoreThreads,
+        links: Links,
+        worker_stores: WorkerStores,
+        supervisor: Supervisor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._selector = selector
+        self._mailbox = mailbox
+        self._store = store
+        self._links = links
+        self._worker_stores = worker_stores
+        self._supervisor = supervisor
+        self._clock = clock
+
+    def run(self) -> Result:
+        """Run until the engine ends. No worker is alive then."""
+        self._store.start()
+        while True:
+            while (observation := self._mailbox.take()) is not None:
+                for effect in self._engine.observe(observation, self._clock()):
+                    if isinstance(effect, do.End):
+                        return effect.result
+                    self._carry_out(effect)
+            deadline = self._engine.deadline()
+            timeout = None if deadline is None else max(0.0, deadline - self._clock())
+            for key, mask in self._selector.select(timeout):
+                key.data(mask)
+            self._links.sweep()
+            self._supervisor.listen()
+            if deadline is not None and self._clock() >= deadline:
+                self._mailbox.put(Tick())
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case do.Tell():
+                self._supervisor.tell(effect)
+            case do.Spawn():
+                self._supervisor.spawn(effect)
+            case do.SignalWorker(local_rank, launch, signum):
+                self._supervisor.signal(local_rank, launch, signum)
+            case do.LookAtProgress(local_rank, launch):
+                self._supervisor.look(local_rank, launch)
+            case do.LookAtStep(local_rank, launch):
+                self._supervisor.look_at_step(local_rank, launch)
+            case do.LookForStore(local_rank, launch):
+                self._supervisor.look_for_store(local_rank, launch)
+            case do.ShowStacks(local_rank, launch):
+                self._supervisor.show_stacks(local_rank, launch)
+            case do.Allow(hold_at, leave_at):
+                self._supervisor.allow(hold_at, leave_at)
+            case do.Propose(round_):
+                self._store.propose(round_)
+            case do.BeatAsLeader():
+                self._store.beat()
+            case do.ReadLeaderBeat():
+                self._store.read_beats()
+            case do.RenewLease():
+                self._store.renew()
+            case do.OpenWorkerStore():
+                self._worker_stores.open()
+            case do.CloseWorkerStore(port):
+                self._worker_stores.close(port)
+            case do.Dial(member):
+                self._links.dial(member)
+            case do.HangUp(node):
+                self._links.hang_up(node)
+            case do.Say(node, message):
+                self._links.say(node, message)
+            case do.Note(text, warning, detail):
+                logger.log(logging.WARNING if warning else logging.DEBUG if detail else logging.INFO, text)
+            case do.End():
+                raise AssertionError("the end is no effect to carry out")

@@ -1,0 +1,83 @@
+"""How rounds and messages are written: JSON, validated on reading. Nothing here is ever unpickled.
+
+A round goes to every one of its N members, so what they have in common is written once:
+
+    [protocol version, the round without its members, [kind, …], [member, …]]
+    kind     [incarnation, role, [[local rank, incarnation], …] of its workers, term]
+    member   [node, host, port, place, which kind it is]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
+from softrun.agent.errors import ProtocolError
+from softrun.agent.protocol.model import Member, Message, Round, Worker
+
+PROTOCOL_VERSION = 3
+"""Of the round and the messages. Agents of one job must speak the same."""
+
+_Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
+_Place = tuple[str, str, int, int, NonNegativeInt]
+_Written = tuple[int, Round, list[_Kind], list[_Place]]
+
+_ROUND: TypeAdapter[_Written] = TypeAdapter(_Written)
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+def encode_round(round_: Round) -> bytes:
+    kinds: dict[tuple[int, str, tuple[Worker, ...], int], int] = {}
+    places = [
+        (m.node, m.host, m.port, m.place, kinds.setdefault((m.incarnation, m.role, m.workers, m.term), len(kinds)))
+        for m in round_.members
+    ]
+    written = [
+        (incarnation, role, tuple((w.local_rank, w.incarnation) for w in workers), term)
+        for incarnation, role, workers, term in kinds
+    ]
+    return _ROUND.dump_json((PROTOCOL_VERSION, replace(round_, members=()), written, places))
+
+
+def decode_round(data: bytes) -> Round:
+    """Raises ProtocolError for anything that this release did not write."""
+    try:
+        version, round_, written, places = _ROUND.validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError(
+            f"the job's record cannot be read ({error.error_count()} faults in {data[:80]!r}): "
+            "start every agent of the job with the same release of softrun"
+        ) from error
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the job's record has protocol version {version}, this release speaks {PROTOCOL_VERSION}: "
+            "start every agent of the job with the same release of softrun"
+        )
+    kinds = [(incarnation, role, _workers(workers), term) for incarnation, role, workers, term in written]
+    members = []
+    for node, host, port, place, kind in places:
+        if kind >= len(kinds):
+            raise ProtocolError(f"the job's record is damaged: member {node!r} is of a kind that it does not have")
+        incarnation, role, workers, term = kinds[kind]
+        members.append(Member(node, incarnation, host, port, role, workers, term, place))
+    return replace(round_, members=tuple(members))
+
+
+@lru_cache(maxsize=1024)
+def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
+    """The same ones for the same: to compare those of thousands of nodes is quick then."""
+    return tuple(Worker(local_rank, incarnation) for local_rank, incarnation in written)
+
+
+def encode_message(message: Message) -> bytes:
+    return _MESSAGE.dump_json(message)
+
+
+def decode_message(data: bytes) -> Message:
+    """Raises ProtocolError for anything else."""
+    try:
+        return _MESSAGE.validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}") from error

@@ -1,0 +1,1 @@
+"""Who leads, and how one agreed world becomes the next. Pure."""

@@ -1,0 +1,98 @@
+"""Worlds that end, one after the other, before anybody has completed a step in them: they converge, or the job ends.
+
+A death while ranks build their groups ends their world; the replacement ends the next one by coming, and so on. So the
+leader counts these worlds (`Round.stepless`), and with each of them in a row it waits longer before it makes another:
+
+- after a loss, for others that come close: 0.05 s, 0.1, 0.2, … at most 2 s. The survivors are paused meanwhile;
+- after a fault, or where a world is broken and nobody is lost: as long, but at most 10 s;
+- before newcomers interrupt those that build: 0.25 s, 0.5, 1, … at most 10 s, or until a step is completed.
+
+The first such world costs nothing, and a world in which a step was completed, or which has stood for `STOOD_S`, begins
+the count anew. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more
+worlds than that without a step, and from the eighth on they are at least 2 s apart. A job that is finishing does not
+end so: nobody comes to it any more, so its worlds are no more than its workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softrun.agent.protocol.model import Phase, Round
+from softrun.agent.rendezvous import ranks
+from softrun.agent.rendezvous.rounds import Decision, close
+from softrun.runtime.events import headline
+
+MOST_STEPLESS = 50
+LOSS_S, MOST_LOSS_S = 0.05, 2.0
+FAULT_S, MOST_FAULT_S = 0.05, 10.0
+GROWTH_S, MOST_GROWTH_S = 0.25, 10.0
+STOOD_S = 20.0
+"""For workers that do not show their work."""
+
+
+class Convergence:
+    """A leader's count of time; that of worlds is in the record, for the next leader."""
+
+    def __init__(self) -> None:
+        self._worked = 0  # the last world in which a step is known to have been completed
+        self._world = (0, 0.0)  # the present one, and since when it is known
+        self._wanted = (0, 0.0)  # the record that is to be followed by another, and since when
+
+    def worked_in(self, number: int) -> bool:
+        """A step was completed in this world. Is that news?"""
+        news, self._worked = number != self._worked, number
+        return news
+
+    def pace(self, round_: Round, decision: Decision, now: float) -> Decision:
+        """The decision, with the count of worlds, if it is time for it; else the wait for that."""
+        if self._world[0] != round_.number:
+            self._world = (round_.number, now)
+        if decision.proposal is None and not decision.holds:
+            if decision.again_at is None:
+                self._wanted = (0, 0.0)
+            return decision
+        if self._wanted[0] != round_.version:
+            self._wanted = (round_.version, now)
+        is_open = round_.phase is Phase.OPEN
+        if not is_open and self._has_worked(round_, now):
+            return _counted(decision, 0)
+        if decision.proposal is not None and not _ends(round_, decision.proposal):
+            return _counted(decision, round_.stepless)
+        if round_.stepless >= MOST_STEPLESS and not round_.finishing:
+            return Decision(decision.reason, close(round_, _why(decision)))
+        due = self._wanted[1] + _wait_s(round_, decision)
+        if now < due:
+            return Decision(f"{decision.reason}; {round_.stepless} worlds before it had no step either", again_at=due)
+        return _counted(decision, round_.stepless + (not is_open))  # a world that is open has been counted
+
+    def _has_worked(self, round_: Round, now: float) -> bool:
+        return self._worked == round_.number or now - self._world[1] >= STOOD_S
+
+
+def _counted(decision: Decision, stepless: int) -> Decision:
+    if decision.proposal is None or decision.proposal.phase is Phase.CLOSED:
+        return decision
+    return replace(decision, proposal=replace(decision.proposal, stepless=stepless))
+
+
+def _ends(round_: Round, proposal: Round) -> bool:
+    """Does the proposal end this world?"""
+    return proposal.phase is Phase.OPEN or proposal.number > round_.number
+
+
+def _wait_s(round_: Round, decision: Decision) -> float:
+    if not round_.stepless:
+        return 0.0
+    twice = 2.0 ** (round_.stepless - 1)
+    proposal = decision.proposal
+    if proposal is not None and (round_.phase is Phase.OPEN or ranks.shrunk(round_, proposal)):
+        return min(MOST_LOSS_S, LOSS_S * twice)
+    if proposal is None or ranks.grown(round_, list(proposal.members)):
+        return min(MOST_GROWTH_S, GROWTH_S * twice)
+    return min(MOST_FAULT_S, FAULT_S * twice)
+
+
+def _why(decision: Decision) -> str:
+    fault = decision.proposal.fault if decision.proposal is not None else None
+    cause = headline(fault.text) if fault is not None and fault.text else decision.reason
+    return f"{MOST_STEPLESS} worlds in a row ended before anybody completed a step, the last because: {cause}"

@@ -1,0 +1,242 @@
+"""Whom an agent follows: the leader of the record, to whom it reports; or itself, and then it leads.
+
+Everybody finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be in
+the next world, too; then those who leave, and last those who have finished. A follower keeps one link, to the leader,
+and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one, and the
+others dial it.
+
+A newcomer is in nobody's record yet. It follows the leader as well, and where nobody in the record can lead any more
+it takes over.
+"""
+
+from __future__ import annotations
+
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Report, Round
+from softrun.agent.rendezvous import rounds
+from softrun.agent.rendezvous.leader import Leadership
+from softrun.agent.rendezvous.liveness import Liveness
+from softrun.agent.rendezvous.rounds import Fate, Waits
+
+
+class Allegiance:
+    def __init__(self, node: str, interval_s: float, tolerance_s: float, waits: Waits, now: float) -> None:
+        self._node = node
+        self._interval_s = interval_s
+        self._tolerance_s = tolerance_s
+        self._now = now
+        self._liveness = Liveness(interval_s, tolerance_s, now)
+        self.leadership = Leadership(node, self._liveness, waits, interval_s)
+        self._following: str | None = None
+        self._link_up = False
+        self._redial_at: float | None = None
+        self._said: Report | None = None
+        self._beat_at = now
+        # The leader's count in the store, when it was first answered, and when last.
+        self._leader_beat: tuple[int, float, float] | None = None
+
+    # --- what is seen
+
+    def look(self, now: float) -> bool:
+        """Call before anything else at every observation. Was this agent itself away since the last?"""
+        self._now = now
+        return self._liveness.look(now)
+
+    def adopt(self, round_: Round) -> list[Effect]:
+        """The record has changed."""
+        if not self.leadership.proposed(round_):
+            self._liveness.vouch()
+            if self._following is not None:
+                self._liveness.watch(self._following, self._now)
+        for member in round_.members:
+            if member.term:
+                self._liveness.holds(member.node, member.term)
+        self._leader_beat = None  # somebody wrote this: whether they live is a new question
+        return self.leadership.adopt(round_)
+
+    def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
+        returned = self._liveness.silent(node, self._now)
+        self._liveness.heard(node, self._now)
+        if returned:
+            self.leadership.heard_again(node)
+        report = message.report if isinstance(message, Hello) else message
+        if isinstance(report, Report) and report.member.node == node:
+            self._liveness.holds(node, report.member.term)
+            self.leadership.hear(report)
+        if isinstance(message, Hello):
+            return [do.Say(node, own)]
+        if isinstance(message, Beat) and (returned or node not in self.leadership.reports):
+            return [do.Say(node, Hello(own))]  # what it said before may no longer hold, or be forgotten
+        return []
+
+    def link_up(self, node: str, own: Report) -> list[Effect]:
+        if node != self._following:
+            return []
+        self._link_up, self._redial_at, self._leader_beat = True, None, None
+        return [do.Say(node, Hello(own))]
+
+    def link_down(self, node: str, gone: bool) -> None:
+        if gone:
+            self._liveness.bury(node)
+            self.leadership.bury(node)
+        self.leadership.lose_touch(node)
+        if node == self._following:
+            self._link_up = False
+            self._redial_at = self._now + self._interval_s / 4
+
+    def heeds(self, node: str) -> bool:
+        """Is it the leader, or somebody that this agent leads?"""
+        return self._following in (None, node)
+
+    def judge_by_leases(self) -> None:
+        """The store has leases: silence alone proves nothing."""
+        self._liveness.leased = True
+
+    def lease_expired(self, node: str, term: int) -> None:
+        if node != self._node:
+            self._liveness.expire(node, term)
+            if self._liveness.gone(node):
+                self.leadership.bury(node)
+
+    def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
+        if self._leader_beat is not None and count == self._leader_beat[0]:
+            self._leader_beat = (count, self._leader_beat[1], self._now)
+            return
+        self._leader_beat = (count, self._now, self._now)
+        if record is not None and self.leader(record, own) is None:
+            # Somebody leads, whom this agent took for dead: try to reach the members once more.
+            self._liveness.vouch()
+
+    # --- who leads
+
+    def leader(self, record: Round | None, own: Report) -> Member | None:
+        """The first member that lives, has not withdrawn and can be in the next world: its agent will host the store of
+        that one, and nobody would miss it if it were no member. Those who leave come after them, those who have
+        finished last."""
+        if record is None or record.phase is Phase.CLOSED:
+            return None
+        leaving = finished = None
+        for member in record.members:
+            match self._fate(member, own):
+                case Fate.UNHEARD:
+                    return member
+                case Fate.STAYS:
+                    report = self._report_of(member, own)
+                    if report is not None and rounds.goes_on(record, report):
+                        return member
+                    leaving = leaving or member
+                case Fate.DONE if finished is None and not self._liveness.dead(member.node, self._now):
+                    finished = member
+                case _:
+                    pass
+        return leaving or finished
+
+    def _fate(self, member: Member, own: Report) -> Fate:
+        dead = member.node != self._node and self._liveness.dead(member.node, self._now)
+        return rounds.fate(member, self._report_of(member, own), dead)
+
+    def _report_of(self, member: Member, own: Report) -> Report | None:
+        return own if member.node == self._node else self.leadership.reports.get(member.node)
+
+    # --- what is done
+
+    def deadlines(self) -> list[float | None]:
+        """When something must be done without any news."""
+        return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
+
+    def advance(self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True) -> list[Effect]:
+        """Do what follows from what was seen.
+
+        `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead, so that no
+        record names a dead member whose death was told before.
+        """
+        effects = self.tell(own)
+        leader = self.leader(record, own)
+        effects += self._follow(leader)
+        if not may_propose:
+            self.leadership.stand_down()
+        elif record is not None and leader is not None and leader.node == self._node:
+            effects += self.leadership.lead(record, self._now)
+        else:
+            self.leadership.stand_down()
+            if record is not None and record.phase is not Phase.CLOSED and seeks:
+                effects += self._take_over(record, leader, own)
+        return effects + self._beat(reads=record is not None and seeks)
+
+    def asked(self, record: Round | None, own: Report) -> Report | None:
+        """What the leader has said last, if this agent follows one whom it hears, or is it."""
+        leader = self.leader(record, own)
+        if leader is None or leader.node == own.member.node:
+            return own if leader is not None else None
+        return self.leadership.reports.get(leader.node) if self._link_up else None
+
+    def propose(self, round_: Round) -> list[Effect]:
+        return self.leadership.propose(round_, self._now)
+
+    def take_leave(self, own: Report) -> list[Effect]:
+        """The last words."""
+        effects = self.tell(own)
+        return [*effects, do.HangUp(self._following)] if self._following is not None else effects
+
+    def tell(self, own: Report) -> list[Effect]:
+        """Say to the leader, or to the followers, what has changed since the last time."""
+        if own is self._said:
+            return []
+        self._said = own
+        self.leadership.hear(own)
+        to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
+        return [*to_leader, do.Say(None, own)]
+
+    def _follow(self, leader: Member | None) -> list[Effect]:
+        target = leader if leader is not None and leader.node != self._node else None
+        if (target.node if target is not None else None) != self._following:
+            effects: list[Effect] = [do.HangUp(self._following)] if self._following is not None else []
+            self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
+            self._liveness.release(self._now)
+            if target is not None:
+                self._liveness.watch(target.node, self._now)
+                effects.append(do.Dial(target))
+            return effects
+        if target is not None and self._redial_at is not None and self._now >= self._redial_at:
+            self._redial_at = None
+            return [do.Dial(target)]
+        return []
+
+    def _take_over(self, record: Round, leader: Member | None, own: Report) -> list[Effect]:
+        # A newcomer need not try one dead member after the other.
+        stranger = record.member(*own.member.life) is None and not self._link_up
+        if not (leader is None or stranger) or not self._abandoned(record, own):
+            return []
+        fates = {m.node: self._fate(m, own) for m in record.members}
+        if record.finishing or Fate.DONE in fates.values():
+            # "Finished work is never run again": what others have begun to finish is over when they are gone.
+            return self.propose(rounds.close(record, ""))
+        silent = sorted(node for node, fate in fates.items() if fate in (Fate.LOST, Fate.UNHEARD))
+        return self.propose(rounds.take_over(record, own.member, tuple(silent)))
+
+    def _abandoned(self, record: Round, own: Report) -> bool:
+        """Is it certain that nobody who is in the record can lead?
+
+        A newcomer that cannot reach the members may have a fault of its own, so its links prove nothing to it
+        unless they stood before. Then their leases must have expired; in a store without leases the leader's beat there
+        must have stopped, for as long as answers came.
+        """
+        certain = (Fate.WITHDRAWN, Fate.DONE)
+        if all(self._liveness.gone(m.node) or self._fate(m, own) in certain for m in record.members):
+            return True
+        if self._leader_beat is None or self._liveness.leased:
+            return False
+        _, since, until = self._leader_beat
+        return until - since >= 2 * self._tolerance_s
+
+    def _beat(self, reads: bool) -> list[Effect]:
+        if self._now < self._beat_at:
+            return []
+        self._beat_at = self._now + self._interval_s
+        counted = not self._liveness.leased  # else the leases say who is left
+        if self.leadership.leading:
+            return [do.Say(None, Beat()), *([do.BeatAsLeader()] if counted else [])]
+        if self._following is not None and self._link_up:
+            return [do.Say(self._following, Beat())]
+        return [do.ReadLeaderBeat()] if reads and counted else []

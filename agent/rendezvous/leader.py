@@ -1,0 +1,205 @@
+"""What an agent does while it leads: it gathers the reports, asks `rounds.decide`, and proposes.
+
+An agent that does not lead keeps the reports that reach it, for the day it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.model import NOT_ASKED, Address, Member, Phase, Report, Round, Standing
+from softrun.agent.rendezvous import ranks, rounds
+from softrun.agent.rendezvous.convergence import Convergence
+from softrun.agent.rendezvous.liveness import Liveness
+from softrun.agent.rendezvous.rounds import Decision, Patience, Waits
+
+
+class Leadership:
+    def __init__(self, node: str, liveness: Liveness, waits: Waits, retry_s: float) -> None:
+        self._node = node
+        self._liveness = liveness
+        self._waits = waits
+        self._retry_s = retry_s
+        self.reports: dict[str, Report] = {}
+        """The newest of every node heard, in the order in which the nodes (in their present lives) came."""
+        self.leading = False
+        self.again_at: float | None = None
+        """When `lead` must be asked again without any news."""
+        self.spare_store: Address | None = None
+        """A worker store that no world uses yet."""
+        # What the workers are to wait for, and the version of a record where that has come to nothing. Who does not
+        # know yet that a record is over must not go on in its world.
+        self.holds, self.frees = NOT_ASKED, 0
+        self.dismisses = False
+        self._placed: tuple[Member, ...] = ()  # who was in the last record
+        self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
+        self._store_asked = False
+        self._used_store: Address | None = None
+        self._patience = Patience()
+        self._convergence = Convergence()
+        self._proposed: tuple[Round, float] | None = None
+        self._decision = Decision("")
+        self._news = True  # since that decision: it may not stand any more
+        self._out_of_touch: set[str] = set()
+        self._returned: set[str] = set()  # they were silent, so they may have counted as dead
+        self._missed = False  # one of the reports was of a missed world
+
+    def hear(self, report: Report) -> bool:
+        """Keep a report. True where it is the first of this node's life."""
+        node = report.member.node
+        if report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+            # It is about to learn of it and to come back in another life. It has not learnt if it says so once more.
+            self._evicted.remove(report.member.life)
+            return False
+        before = self.reports.get(node)
+        if before is not None and before.sequence > report.sequence:
+            return False  # it was overtaken on another link
+        fresh = before is None or before.member.life != report.member.life
+        if fresh:
+            self.reports.pop(node, None)
+        self.reports[node] = report
+        self._missed = self._missed or report.missed_round > 0
+        known = node not in self._returned
+        self._returned.discard(node)
+        self._out_of_touch.discard(node)
+        if not (known and rounds.stands(self._decision, before, report, len(self.reports), self._missed)):
+            self._news = True
+        return fresh
+
+    def heard_again(self, node: str) -> None:
+        """It had been silent for long: whatever it says next is news."""
+        if node in self.reports:
+            self._returned.add(node)
+
+    def lose_touch(self, node: str) -> None:
+        """A link with it is gone: it may live, and tell others what becomes of it."""
+        self._out_of_touch.add(node)
+
+    def bury(self, node: str) -> None:
+        """It is gone, or may be. What a finished node has said stays true."""
+        report = self.reports.get(node)
+        if report is not None and report.standing is not Standing.FINISHED:
+            del self.reports[node]
+        self._news = True
+
+    def adopt(self, round_: Round) -> list[Effect]:
+        """The record has changed."""
+        effects: list[Effect] = []
+        proposed = self._proposed[0] if self._proposed is not None else None
+        self._patience = Patience()
+        self._proposed = None
+        self._news = True
+        lost = set(round_.lost)
+        self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
+        for node, _ in self._evicted:
+            report = self.reports.get(node)
+            if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+                del self.reports[node]
+        self._placed = round_.members
+        for member in round_.members:
+            report = self.reports.get(member.node)
+            if report is not None and ranks.outdated(report.member, member):
+                del self.reports[member.node]  # the record knows better
+        if self._used_store is not None and (
+            round_.phase is not Phase.SEALED or round_.worker_store != self._used_store
+        ):
+            effects.append(do.CloseWorkerStore(self._used_store.port))
+            self._used_store = None
+        if self.spare_store is not None and round_.worker_store == self.spare_store:
+            self._used_store, self.spare_store = self.spare_store, None
+        elif (
+            self.spare_store is not None
+            and proposed is not None
+            and proposed.version < round_.version
+            and proposed.worker_store == self.spare_store
+        ):
+            # Nobody can tell whether a world that was over at once has used it.
+            effects.append(do.CloseWorkerStore(self.spare_store.port))
+            self.spare_store = None
+        return effects
+
+    def lead(self, round_: Round, now: float) -> list[Effect]:
+        """Do what a leader of `round_` must do now."""
+        if not self.leading:
+            self.leading = True
+            self._news = True
+            self._patience = Patience()
+            for node in self._out_of_touch:  # their last word may not have been for this agent
+                self.bury(node)
+        asked = self.again_at is not None and now >= self.again_at
+        if not (self._news or asked or self._liveness.due(now)):
+            return []  # most beats: nothing has changed
+        if self.spare_store is None:
+            return self._ask_for_store()
+        if self._proposed is not None and now < self._proposed[1] + self._retry_s:
+            self.again_at = self._proposed[1] + self._retry_s
+            return []
+        self._news = False
+        for member in round_.members:
+            if member.node != self._node:
+                self._liveness.watch(member.node, now)
+        # Members owe this agent a sign of life; of newcomers one must have come by itself, or they may be long gone.
+        dead = {m.node for m in round_.members if self._liveness.dead(m.node, now)}
+        dead |= {node for node in self.reports if node not in dead and self._liveness.silent(node, now)} - {
+            m.node for m in round_.members
+        }
+        dead.discard(self._node)
+        decision = rounds.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
+        if self._waits.converges:
+            decision = self._convergence.pace(round_, decision, now)
+        self.again_at = decision.again_at
+        self.dismisses = decision.dismisses
+        if decision.holds:
+            self.holds, self.frees = (round_.version, self._patience.asked), 0
+        elif self._proposed is None and not decision.unheard:  # else it may still be sealed as it was agreed
+            self._patience.hold_since = None
+            if any(r.held is not None and r.held.asked[0] == round_.version for r in self.reports.values()):
+                self._patience.asked += self.frees != round_.version
+                self.holds, self.frees = NOT_ASKED, round_.version
+        effects: list[Effect] = []
+        before, self._decision = self._decision, decision
+        if decision.reason != before.reason:
+            effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
+        if decision.proposal is not None:
+            effects += self.propose(self._by_a_member(round_, decision.proposal), now)
+        return effects
+
+    def _by_a_member(self, round_: Round, proposal: Round) -> Round:
+        """Whoever seals a world hosts its store, so it is in it. Those who go on without this node seal theirs."""
+        if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
+            return proposal
+        meeting = rounds.fall_short(round_, list(proposal.members), proposal.lost)
+        return replace(meeting, stepless=proposal.stepless)  # else such worlds would be counted by nobody
+
+    def proposed(self, round_: Round) -> bool:
+        """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
+        return self._proposed is not None and self._proposed[0] == round_
+
+    def worked_in(self, number: int) -> None:
+        """A step was completed in this world."""
+        self._news = self._convergence.worked_in(number) or self._news
+
+    def stand_down(self) -> None:
+        self.leading = self.dismisses = False
+        self.again_at = None
+
+    def propose(self, round_: Round, now: float) -> list[Effect]:
+        """Propose, unless just that was proposed a moment ago and may still be on its way."""
+        if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
+            return []
+        self._proposed = (round_, now)
+        self.again_at = now + self._retry_s
+        return [do.Propose(round_)]
+
+    def _ask_for_store(self) -> list[Effect]:
+        if self._store_asked:
+            return []
+        self._store_asked = True
+        return [do.OpenWorkerStore()]
+
+    def lend(self, store: Address) -> None:
+        """The spare store that was asked for is open."""
+        self.spare_store, self._store_asked = store, False
+        self._news = True

@@ -1,0 +1,258 @@
+"""The store: what all agents of a job share. It holds one record, and pushes its changes.
+
+Besides, newcomers that cannot reach anybody must learn whether anybody is left. One that outlives every agent holds
+their leases for that (`Leases`), and pushes which of them have expired; one that does not counts the leader's beats
+(`LeaderBeats`).
+
+`Store` is the contract; every implementation passes the same tests. Its methods block and belong to threads:
+`StoreThreads` runs them beside the driver's loop, so a store that is slow or away never stops an agent from watching
+its workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from softrun.agent.errors import ProtocolError, StoreLostError
+from softrun.agent.protocol.codec import decode_round, encode_round
+from softrun.agent.protocol.model import Phase, Round
+from softrun.agent.protocol.observations import (
+    LeaderBeatSeen,
+    LeaseRenewed,
+    LeasesExpired,
+    Observation,
+    RecordSeen,
+    StoreLost,
+    StoreReady,
+)
+
+logger = logging.getLogger("softrun.store")
+
+
+Lease = tuple[str, int]
+"""A node, and its term: which of its leases this is, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has happened to a store."""
+
+    record: bytes | None  # a newer one
+    expired: tuple[Lease, ...] = ()
+    gap: bool = False  # leases may have expired without being named
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """This agent's lease stands at least until then, by the monotonic clock: nobody can have taken its place."""
+
+    until: float
+    term: int
+    granted_s: float
+
+
+class Leases(Protocol):
+    """Proof that a node lives which reaches all others even where the node itself does not."""
+
+    def renew(self) -> Tenure:
+        """Renew this agent's lease; where it has expired, take a new one."""
+
+    def missing(self, leases: Collection[Lease]) -> set[Lease]:
+        """Those of them that do not stand."""
+
+
+class LeaderBeats(Protocol):
+    """A count that the leader raises for as long as it leads."""
+
+    def beat(self) -> int:
+        """Raise it by one; return it."""
+
+    def beats(self) -> int:
+        """Return it."""
+
+
+class Store(Protocol):
+    """One job's corner of a store. Every method raises StoreLostError once the store is gone, or closed."""
+
+    hosted: bool
+    """It lives inside this process, and ends with it."""
+
+    leases: Leases | None
+    """A store that has leases comes back when it was away, and its methods wait for that."""
+
+    leader_beats: LeaderBeats | None
+    """One that has no leases has these."""
+
+    def latest(self) -> bytes | None:
+        """The newest record; None where there is none."""
+
+    def create(self, version: int, record: bytes) -> bytes:
+        """Put `record` in place as `version`, if that version is not there yet; return what stands there then."""
+
+    def wait_beyond(self, version: int) -> Change:
+        """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
+
+    def leave(self, *, over: bool) -> None:
+        """This agent is done, and if `over`, so is the job, whose record nobody changes any more.
+
+        A store that is hosted here stays until the others are done too, or for a second.
+        """
+
+    def close(self) -> None:
+        """End; a thread that is blocked in `wait_beyond` is freed at once. Called from any thread, and once."""
+
+
+class StoreThreads:
+    """Runs a store in threads: one calls, one watches, one keeps the lease. `observe` is called from all of them.
+
+    Of what was asked for and not begun only the newest of each kind is kept, so nothing piles up while a store is away.
+    """
+
+    def __init__(self, open_store: Callable[[], Store], observe: Callable[[Observation], None]) -> None:
+        self._open_store = open_store
+        self._observe = observe
+        self._store: Store | None = None
+        self._round: Round | None = None  # the newest that was watched
+        self._closing = threading.Event()
+        self._calls = _Requests()
+        self._renewals = _Requests()
+        self._caller = threading.Thread(target=self._call, name="softrun-store", daemon=True)
+        self._others: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._caller.start()
+
+    def propose(self, round_: Round) -> None:
+        self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
+
+    def beat(self) -> None:
+        self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beat())))
+
+    def read_beats(self) -> None:
+        self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beats())))
+
+    def renew(self) -> None:
+        self._renewals.put("renew", self._renew)
+
+    def close(self, wait_s: float = 5.0) -> None:
+        """Finish what was asked for and close; a store that does not answer is left behind after `wait_s`."""
+        self._renewals.end()
+        self._calls.end()
+        if self._store is None:
+            self._closing.set()  # it still connects; the thread looks here when it is through
+            return
+        self._caller.join(wait_s)
+        self._closing.set()
+        self._store.close()
+        for thread in self._others:
+            thread.join(wait_s)
+
+    def _call(self) -> None:
+        with self._reporting_loss():
+            self._store = store = self._open_store()
+            if self._closing.is_set():
+                store.close()
+                return
+            self._observe(StoreReady(store.hosted))
+            if store.leases is not None:
+                self._renew(store)
+                self._begin(self._serve, store, self._renewals)
+            version = self._saw(store.latest())
+            self._begin(self._watch, store, version)
+            self._serve(store, self._calls)
+            store.leave(over=self._round is not None and self._round.phase is Phase.CLOSED)
+
+    def _begin(self, run: Callable[..., None], *args: object) -> None:
+        def reporting() -> None:
+            with self._reporting_loss():
+                run(*args)
+
+        thread = threading.Thread(target=reporting, name=f"softrun-store{run.__name__}", daemon=True)
+        self._others.append(thread)
+        thread.start()
+
+    def _serve(self, store: Store, requests: _Requests) -> None:
+        while (call := requests.take()) is not None:
+            call(store)
+
+    def _watch(self, store: Store, version: int) -> None:
+        if version:
+            self._look_for_expired(store)
+        while True:
+            change = store.wait_beyond(version)
+            if change.record is not None:
+                version = self._saw(change.record)
+            if change.expired:
+                self._observe(LeasesExpired(change.expired))
+            if change.gap:
+                self._look_for_expired(store)
+
+    def _look_for_expired(self, store: Store) -> None:
+        """Of the members of the record: others are heard of when they speak."""
+        if store.leases is not None and self._round is not None:
+            missing = store.leases.missing([(member.node, member.term) for member in self._round.members])
+            if missing:
+                self._observe(LeasesExpired(tuple(sorted(missing))))
+
+    def _renew(self, store: Store) -> None:
+        if store.leases is None:
+            raise AssertionError("a lease was to be renewed in a store that has none")
+        tenure = store.leases.renew()
+        self._observe(LeaseRenewed(tenure.until, tenure.term, tenure.granted_s))
+
+    def _saw(self, record: bytes | None) -> int:
+        round_ = decode_round(record) if record is not None else None
+        self._round = round_
+        self._observe(RecordSeen(round_))
+        return round_.version if round_ is not None else 0
+
+    @contextlib.contextmanager
+    def _reporting_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except (StoreLostError, ProtocolError) as error:
+            reason = str(error)
+        except Exception as error:
+            logger.debug("the store failed", exc_info=True)
+            reason = f"the store failed ({type(error).__name__}: {error}): set SOFTRUN_DEBUG=1 to see where"
+        else:
+            return
+        if not self._closing.is_set():
+            self._observe(StoreLost(reason))
+
+
+def _leader_beats(store: Store) -> LeaderBeats:
+    if store.leader_beats is None:
+        raise AssertionError("the leader's beats were asked for in a store that does not count them")
+    return store.leader_beats
+
+
+class _Requests:
+    """What is asked of a store: the newest of each kind, in the order in which the kinds were first asked for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[Store], object]] = {}
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def put(self, kind: str, call: Callable[[Store], object]) -> None:
+        with self._changed:
+            self._waiting[kind] = call
+            self._changed.notify()
+
+    def end(self) -> None:
+        """No more will come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def take(self) -> Callable[[Store], object] | None:
+        """The next one, once there is one; None after the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            return self._waiting.pop(next(iter(self._waiting))) if self._waiting else None

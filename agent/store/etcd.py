@@ -1,0 +1,214 @@
+"""A store in etcd: no node is special, and the store outlives any one of its members.
+
+Keys, under one prefix per job:
+
+    record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
+    members/<node>/<term>    under the lease of that agent; <term> counts the leases that it has had
+
+The record is under the job's own lease, which is kept by those who have written it; it stands for a day after the last
+of them was there, or for a minute once the job is over: what it leaves behind expires. An agent that ends revokes its
+lease; that of a host that is dead or cut off expires.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, unquote
+
+from softrun.agent.errors import StoreLostError
+from softrun.agent.store.base import Change, LeaderBeats, Lease, Leases, Tenure
+from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
+
+JOB_LEASE_S = 24 * 3600
+OVER_LEASE_S = 60  # for those who have yet to see that it is over; then another job may have its name
+_GETS_AT_ONCE = 100  # etcd allows 128 operations in a transaction
+
+
+class EtcdStore:
+    """`node` names this agent's leases; `lease_s` is asked for, and etcd may grant more (2 s at least, by default)."""
+
+    hosted = False
+    leader_beats: LeaderBeats | None = None
+
+    def __init__(self, job: str, node: str, access: EtcdAccess, lease_s: float, connect_timeout_s: float) -> None:
+        self._prefix = f"softrun/{quote(job, safe='')}/"
+        self._node = node
+        self._asked_s = math.ceil(lease_s)
+        self._client = EtcdClient(access, connect_timeout_s)
+        self._rpc = self._client.rpc
+        self._term = 0
+        self._lease = 0
+        self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
+        self._job_lease_due_at = math.inf  # for those who have written the record
+        self._responses: Iterator[Any] | None = None
+        self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
+        self.leases: Leases | None = self
+        tenure, answer = self._begin_tenure()
+        self._granted: Tenure | None = tenure
+        self._see_all(answer)
+
+    # --- the record
+
+    def latest(self) -> bytes | None:
+        return self._read()[0]
+
+    def create(self, version: int, record: bytes) -> bytes:
+        while True:
+            try:
+                stands = self._swap(version, record)
+            except LeaseGoneError:
+                self._grant_job_lease()
+                continue
+            if stands is None:
+                raise StoreLostError(
+                    f"the job's record is gone from etcd (key {self._prefix}record): somebody has removed it, or "
+                    f"nobody led the job for {JOB_LEASE_S // 3600} hours; start the job again"
+                )
+            if stands == record and self._job_lease_due_at == math.inf:
+                self._renew_job_lease()
+            return stands
+
+    def wait_beyond(self, version: int) -> Change:
+        while True:
+            if self._responses is None:
+                self._responses = self._client.watch(self._watches())
+            response = next(self._responses, None)
+            if response is None:
+                self._responses = None  # that member was left: go on from the same revision at another
+            elif response.compact_revision:
+                self._responses = None
+                record, answer = self._read()
+                self._see_all(answer)
+                return Change(record, gap=True)
+            elif change := self._take(response, version):
+                return change
+
+    # --- leases
+
+    def renew(self) -> Tenure:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            return granted  # just now
+        if time.monotonic() >= self._job_lease_due_at:
+            self._renew_job_lease()
+        sent_at, stands_s = self._client.keep_alive(self._lease)
+        if stands_s <= 0:
+            return self._begin_tenure()[0]
+        return Tenure(until=sent_at + stands_s, term=self._term, granted_s=stands_s)
+
+    def missing(self, leases: Collection[Lease]) -> set[Lease]:
+        wanted = sorted(leases)
+        found: set[Lease] = set()
+        for begin in range(0, len(wanted), _GETS_AT_ONCE):
+            part = wanted[begin : begin + _GETS_AT_ONCE]
+            gets = [
+                self._rpc.RequestOp(request_range=self._rpc.RangeRequest(key=self._member_key(lease), keys_only=True))
+                for lease in part
+            ]
+            answers = self._client.call("KV", "Txn", self._rpc.TxnRequest(success=gets)).responses
+            found |= {lease for lease, answer in zip(part, answers, strict=True) if answer.response_range.kvs}
+        return set(wanted) - found
+
+    # --- the end
+
+    def leave(self, *, over: bool) -> None:
+        with suppress(StoreLostError):
+            if over:
+                self._let_expire()
+            self._client.call("Lease", "LeaseRevoke", self._rpc.LeaseRevokeRequest(ID=self._lease))
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- small things
+
+    def _key(self, name: str) -> bytes:
+        return f"{self._prefix}{name}".encode()
+
+    def _member_key(self, lease: Lease) -> bytes:
+        node, term = lease
+        return self._key(f"members/{quote(node, safe='')}/{term}")
+
+    def _read(self) -> tuple[bytes | None, Any]:
+        answer = self._client.call("KV", "Range", self._rpc.RangeRequest(key=self._key("record")))
+        return (bytes(answer.kvs[0].value) if answer.kvs else None), answer
+
+    def _swap(self, version: int, record: bytes) -> bytes | None:
+        rpc, key = self._rpc, self._key("record")
+        request = rpc.TxnRequest(
+            compare=[rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version - 1)],
+            success=[rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=record, lease=self._job_lease))],
+            failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=key))],
+        )
+        answer = self._client.call("KV", "Txn", request)
+        if answer.succeeded:
+            return record
+        found = answer.responses[0].response_range.kvs
+        return bytes(found[0].value) if found else None
+
+    def _begin_tenure(self) -> tuple[Tenure, Any]:
+        """A new lease, because there was none or it has expired; and etcd's last answer."""
+        self._term += 1
+        sent_at = time.monotonic()
+        granted = self._client.call("Lease", "LeaseGrant", self._rpc.LeaseGrantRequest(TTL=self._asked_s))
+        self._lease = int(granted.ID)
+        key = self._member_key((self._node, self._term))
+        try:
+            answer = self._client.call("KV", "Put", self._rpc.PutRequest(key=key, lease=self._lease))
+        except LeaseGoneError:
+            return self._begin_tenure()  # etcd was away for longer than that
+        return Tenure(until=sent_at + granted.TTL, term=self._term, granted_s=granted.TTL), answer
+
+    def _renew_job_lease(self) -> None:
+        _, stands_s = self._client.keep_alive(self._job_lease)
+        if stands_s <= 0:
+            self._grant_job_lease()
+        self._job_lease_due_at = time.monotonic() + JOB_LEASE_S / 100
+
+    def _grant_job_lease(self) -> None:
+        grant = self._rpc.LeaseGrantRequest(TTL=JOB_LEASE_S, ID=self._job_lease)
+        with suppress(EtcdRefusedError):  # somebody else was faster
+            self._client.call("Lease", "LeaseGrant", grant)
+
+    def _let_expire(self) -> None:
+        """Put what the job leaves behind under a short lease, as each agent does that sees the job's end."""
+        rpc = self._rpc
+        lease = self._client.call("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=OVER_LEASE_S)).ID
+        key = self._key("record")
+        there = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.GREATER, version=0)
+        put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, ignore_value=True, lease=lease))
+        self._client.call("KV", "Txn", rpc.TxnRequest(compare=[there], success=[put]))
+
+    def _watches(self) -> list[Any]:
+        members = self._key("members/")
+        request = self._rpc.WatchCreateRequest
+        return [
+            request(key=self._key("record"), start_revision=self._seen["record"] + 1),
+            # Only what goes: N agents that come would otherwise be N * N events.
+            request(
+                key=members,
+                range_end=members[:-1] + b"0",  # what follows "/"
+                start_revision=self._seen["members"] + 1,
+                filters=[request.NOPUT],
+            ),
+        ]
+
+    def _take(self, response: Any, version: int) -> Change | None:
+        """What this response tells; None for one that only says that the watch has begun."""
+        record, expired = None, []
+        for event in response.events:
+            kind, *lease = event.kv.key.decode().removeprefix(self._prefix).split("/")
+            self._seen[kind] = int(event.kv.mod_revision)
+            if lease:
+                expired.append((unquote(lease[0]), int(lease[1])))
+            elif event.kv.version > version:
+                record = bytes(event.kv.value)
+        return Change(record, tuple(expired)) if record or expired else None
+
+    def _see_all(self, answer: Any) -> None:
+        self._seen = dict.fromkeys(self._seen, int(answer.header.revision))

@@ -1,0 +1,86 @@
+"""Rendezvous handlers and their errors, as torch's programs know them.
+
+For softrun's own backends a handler only carries where the nodes meet: the agents meet by themselves. Backends of
+others, registered with torch or under the entry point group `torchrun.handlers`, give torch's kind, which torch's own
+agent runs.
+"""
+
+from __future__ import annotations
+
+from softrun.agent.errors import RendezvousError, StoreLostError, UsageError
+from softrun.agent.torch_elastic.elastic import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    get_torch_handler,
+)
+
+OWN_BACKENDS = ("c10d", "etcd3", "static")
+REPLACED_BACKENDS = ("etcd", "etcd-v2")
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """The handler to put into a WorkerSpec for `softrun.LocalElasticAgent`; stands where torch's function does.
+
+    Raises UsageError for a backend that is not there.
+    """
+    if params.backend in OWN_BACKENDS:
+        return MeetingPlace(params)
+    if params.backend in REPLACED_BACKENDS:
+        raise UsageError(
+            f"--rdzv_backend {params.backend!r} is not there: use etcd3, which speaks etcd's present protocol"
+        )
+    try:
+        return get_torch_handler(params)
+    except ValueError as error:
+        raise UsageError(
+            f"--rdzv_backend {params.backend!r} is refused ({error}): use {', '.join(OWN_BACKENDS)}, or a backend that "
+            "a package registers under the entry point group torchrun.handlers"
+        ) from error
+
+
+class MeetingPlace(RendezvousHandler):
+    """Where the nodes of a job meet, for softrun's agents alone."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self.params = params
+
+    def get_backend(self) -> str:
+        return str(self.params.backend)
+
+    def get_run_id(self) -> str:
+        return str(self.params.run_id)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True  # worker stores are hosted by agents
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        raise RuntimeError("this handler is for softrun.LocalElasticAgent, whose agents meet by themselves")
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing: who leaves never closes the job for others."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class JoinTimeoutError(RendezvousError, RendezvousTimeoutError):
+    """Too few nodes came in time."""
+
+
+class JobOverError(RendezvousError, RendezvousClosedError):
+    """The job of this run id had ended before this node came."""
+
+
+class StoreConnectionError(StoreLostError, RendezvousConnectionError):
+    """The store cannot be reached, or is gone."""

@@ -1,0 +1,307 @@
+"""Warm starts, the agent's side: workers are forked from a template process, where that is the same as starting them.
+
+Where it is not, `Template.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
+script that changes its environment before it imports torch finds that torch was imported before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softrun.agent.store.settings import PASSWORD_VARIABLE
+from softrun.agent.workers import fork_server_main as program
+from softrun.agent.workers import orphan_reaper_main as reaper
+from softrun.agent.workers.lifeline import Lifeline
+
+PRELOADED = ("torch", "softrun.runtime", "softrun.agent.workers.lifeline", "watchdog.observers")
+LISTEN_S, SEND_S = 0.001, 1.0
+TOKEN_BYTES = 5
+PADDING = "-" * 4096
+SCRIPT_FLAGS = ("-u",)
+"""What torch's command line gives to Python before a script."""
+
+# What Python may be given before a script, and a template can be given as well.
+_FLAGS = frozenset({"-u", "-B", "-O", "-OO", "-E", "-I", "-s", "-S", "-b", "-bb", "-q", "-P"})
+_FLAGS_WITH_VALUE = ("-W", "-X")
+# With these Python does at its start or its end what a fork cannot make up for.
+_UNFIT_VARIABLES = ("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")
+# These differ from worker to worker, and are read when they are used.
+_OF_A_WORKER = (
+    *("TORCHELASTIC_", "SOFTRUN_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE"),
+    *("TORCH_NCCL_", "CUDA_VISIBLE_DEVICES"),
+)
+
+logger = logging.getLogger("softrun")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Python script, or a module, and what stands around it on its command line."""
+
+    flags: tuple[str, ...]
+    is_module: bool
+    name: str
+    args: tuple[str, ...]
+
+    @classmethod
+    def of(cls, entrypoint: str, args: Sequence[str]) -> Script | None:
+        """None where that runs no script with this Python."""
+        words = list(args)
+        if entrypoint != sys.executable:
+            return None
+        flags: list[str] = []
+        while words and (words[0] in _FLAGS or words[0].startswith(_FLAGS_WITH_VALUE)):
+            flags.append(words.pop(0))
+            if flags[-1] in _FLAGS_WITH_VALUE and words:
+                flags.append(words.pop(0))
+            if flags[-1].endswith("importtime"):
+                return None  # it is about the imports that a fork spares
+        is_module = words[:1] == ["-m"]
+        words = words[is_module:]
+        if not words or words[0].startswith("-"):
+            return None
+        return cls(tuple(flags), is_module, words[0], tuple(words[1:]))
+
+    @property
+    def is_source(self) -> bool:
+        path = Path(self.name)
+        return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
+
+
+class Template:
+    """A template process, which is started with this and ends with it. Register it with a selector for reading, and
+    call `listen` when it has something to say."""
+
+    def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """`flags` are Python's; `env` stands above the environment of the agent."""
+        self.token = secrets.token_hex(TOKEN_BYTES)
+        """For the wardens of those who are forked from it."""
+        self.flags = tuple(flags)
+        self.is_ready = False
+        self.is_gone = False
+        self._environment = {
+            **os.environ,
+            **(env or {}),
+            reaper.VARIABLE: reaper.mark_of(self.token, 0),
+        }
+        self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
+        self._ended: dict[int, int] = {}  # exit codes by process id
+        self._told: set[str] = set()
+        self._lifelines: deque[Lifeline] = deque()  # of those who were asked for, in that order
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, program.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import these as well. It is ready after this, and not before."""
+        self._send({"modules": list(modules)})
+
+    def ask(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> bool:
+        """Have a worker forked that runs this Python with these arguments, with `env` above the agent's environment and
+        its output in the files `out` and `err`, or where the agent's goes: `listen` gives those in the order in which
+        they were asked for. False where it must be started by itself."""
+        if self.is_gone:
+            return False
+        script = Script.of(sys.executable, args)
+        environment = {**os.environ, **env}
+        own = self._environment
+        directory = _directory()
+        if directory is None:
+            self._tell("the working directory is gone")
+        elif script is None or not script.is_source:
+            self._tell(f"{' '.join(args[:2])} is no source file")
+        elif names := self.differing(environment):
+            self._tell(
+                f"{names} is not what it was for the process that they would be forked from, or is for one alone"
+            )
+        else:
+            return self._send_with_lifeline(
+                {
+                    "is_module": script.is_module,
+                    "script": script.name,
+                    "argv": ["-m" if script.is_module else script.name, *script.args],
+                    "command": [sys.executable, *args],
+                    "set": {name: value for name, value in environment.items() if own.get(name) != value},
+                    "unset": sorted(own.keys() - environment.keys()),
+                    "limits": [
+                        (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE)),
+                        (
+                            reaper.LIMIT,
+                            *reaper.limits_with(environment[reaper.VARIABLE]),
+                        ),
+                    ],
+                    "directory": directory,
+                    "out": out,
+                    "err": err,
+                }
+            )
+        return False
+
+    def listen(self, for_s: float = 0.0) -> Forked | Refused | None:
+        """Take in one thing that the template says, if it says one within that time: a worker, where it forked one, or
+        that it forks none."""
+        self._control.settimeout(for_s or LISTEN_S)
+        try:
+            message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
+        except TimeoutError:
+            return None
+        except OSError:
+            message, pidfds = b"", []
+        said: dict[str, Any] = json.loads(message) if message else {}
+        match said:
+            case {"ready": True}:
+                self.is_ready = True
+            case {"pid": int(pid)} if pidfds:
+                return Forked(self, pid, pidfds[0], self._lifelines.popleft())
+            case {"ended": int(pid), "code": int(code)}:
+                self._ended[pid] = code
+            case {"refused": str(why)}:
+                self._lifelines.popleft().cut()
+                self._tell(why)
+                return Refused()
+            case _:
+                self._gone()
+                self._tell(said.get("unfit", "the process that they are forked from has ended"))
+        return None
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a process that was forked and has ended; None while the template has not said it."""
+        if pid not in self._ended and self.is_gone:
+            return -signal.SIGKILL  # nobody knows: the template was killed
+        return self._ended.pop(pid, None)
+
+    def close(self) -> None:
+        self._gone()
+        self._control.close()
+        self._process.kill()  # it may be at its imports
+        self._process.wait()
+
+    def differing(self, environment: Mapping[str, str]) -> str:
+        """The names of variables because of which a process with this environment cannot be forked from it."""
+        return ", ".join(
+            sorted(
+                name
+                for name in environment.keys() | self._environment.keys()
+                if name in _UNFIT_VARIABLES
+                or (environment.get(name) != self._environment.get(name) and not name.startswith(_OF_A_WORKER))
+            )
+        )
+
+    def _tell(self, why: str) -> None:
+        if why not in self._told:
+            self._told.add(why)
+            logger.warning("workers start cold, each with its own imports: %s", why)
+
+    def _gone(self) -> None:
+        self.is_gone = True
+        while self._lifelines:
+            self._lifelines.pop().cut()
+
+    def _send_with_lifeline(self, order: dict[str, Any]) -> bool:
+        lifeline = Lifeline()
+        sent = self._send(order, lifeline.theirs)
+        if sent:
+            self._lifelines.append(lifeline)
+        else:
+            lifeline.cut()
+        return sent
+
+    def _send(self, order: dict[str, Any], *descriptors: int) -> bool:
+        self._control.settimeout(SEND_S)
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+        except OSError as error:
+            self._tell(f"the process that they are forked from cannot be asked ({error})")
+            return False
+        return True
+
+
+def _directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+class Forked:
+    """A worker that was forked from the template, whose child it is."""
+
+    def __init__(self, template: Template, pid: int, pidfd: int, lifeline: Lifeline) -> None:
+        self._template = template
+        self._pidfd = pidfd
+        self._lifeline = lifeline
+        self.pid = pid
+
+    def end(self) -> int:
+        return self._pidfd
+
+    def reap(self, _timeout_s: float = 0.0) -> int | None:
+        code = self._template.exit_code(self.pid)
+        if code is not None:
+            self._lifeline.cut()
+        return code
+
+    def value(self) -> None:
+        return None
+
+
+class Refused:
+    """A worker that was asked for, and must be started by itself."""
+
+
+_begun: list[Template] = []
+
+
+@contextmanager
+def begun(env: Mapping[str, str]) -> Iterator[None]:
+    """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
+    what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
+    with suppress(OSError):  # said where one is needed
+        _begun.append(Template(SCRIPT_FLAGS, env))
+    try:
+        yield
+    finally:
+        while _begun:
+            _begun.pop().close()
+
+
+def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> Template | None:
+    """The template of workers that run this program: the one that was begun, or a new one. None if it cannot have one,
+    which is said."""
+    script = Script.of(entrypoint, args)
+    if script is None:
+        logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
+        return None
+    try:
+        template = _begun.pop() if _begun else Template(script.flags)
+        if template.flags != script.flags or template.differing(dict(os.environ)):
+            template.close()
+            template = Template(script.flags)
+    except OSError as error:
+        logger.warning("workers start cold, each with its own imports: no process to fork them from (%s)", error)
+        return None
+    template.load(preload)
+    return template

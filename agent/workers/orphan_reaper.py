@@ -1,0 +1,80 @@
+"""The wardens of an agent, its side. There are two, of which each does the work alone: who kills one with the agent
+leaves the other. One that ends is started anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from softrun.agent.workers import orphan_reaper_main as reaper
+
+_COUNT = 2
+_STARTS = 10
+_FAREWELL_S = 1.0
+
+logger = logging.getLogger("softrun")
+
+
+class Wardens:
+    """They are started with this."""
+
+    def __init__(self, token: str, directory: Path, selector: selectors.BaseSelector) -> None:
+        self._command = [
+            sys.executable,
+            "-I",
+            "-S",
+            reaper.__file__,
+            token,
+            str(directory),
+            str(os.getpid()),
+        ]
+        self._selector = selector
+        self._starts = 0
+        self._living: dict[int, subprocess.Popen[bytes]] = {}  # by pidfd
+        try:
+            for _ in range(_COUNT):
+                self._start()
+        except OSError:
+            self.close(all_is_well=True)
+            raise
+
+    def close(self, all_is_well: bool) -> None:
+        """Let them go; where not all is well, they kill whoever is left."""
+        for process in self._living.values():
+            if process.stdin is None:
+                raise AssertionError("a warden was started without its pipe")
+            with suppress(OSError):
+                if all_is_well:
+                    process.stdin.write(reaper.ALL_IS_WELL)
+                process.stdin.close()
+        for process in self._living.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_FAREWELL_S)
+        for pidfd in list(self._living):
+            self._forget(pidfd)
+
+    def _start(self) -> None:
+        self._starts += 1
+        # None of another agent's, whose worker this one may be inside of: see orphan_reaper_main.py.
+        env = {name: value for name, value in os.environ.items() if name != reaper.VARIABLE}
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=env, start_new_session=True)
+        pidfd = os.pidfd_open(process.pid)
+        self._living[pidfd] = process
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._ended(pidfd))
+
+    def _ended(self, pidfd: int) -> None:
+        self._forget(pidfd).communicate()
+        if self._starts < _STARTS:
+            self._start()
+        else:
+            logger.warning("a warden does not stay up: if this agent is killed, its workers may outlive it")
+
+    def _forget(self, pidfd: int) -> subprocess.Popen[bytes]:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        return self._living.pop(pidfd)

@@ -1,0 +1,268 @@
+"""One worker process: a program, or a function in a Python of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from softrun.agent.torch_elastic.elastic import (
+    NumaOptions,
+    SubprocessHandler,
+    bind_to_numa,
+    record,
+    redirect_stderr,
+    redirect_stdout,
+)
+from softrun.agent.workers import orphan_reaper_main as reaper
+from softrun.agent.workers.lifeline import Lifeline, tie
+from softrun.agent.workers.return_values import ReturnedValue
+from softrun.runtime.groups.sockets import descriptors
+
+
+class Process(Protocol):
+    """A started worker. It leads a session of its own, so a signal to its group reaches its children as well."""
+
+    pid: int
+
+    def end(self) -> int:
+        """A new descriptor, which can be read when the process has ended. To be asked for before `reap`."""
+
+    def reap(self, timeout_s: float = 0.0) -> int | None:
+        """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
+
+    def value(self) -> Any:
+        """After it has exited 0: what the function returned; None for a program. Raises SoftrunError where that cannot
+        be read."""
+
+
+class Program:
+    """A program, started by torch's own handler."""
+
+    def __init__(
+        self,
+        entrypoint: str,
+        args: tuple[str, ...],
+        env: dict[str, str],
+        out: str,
+        err: str,
+        local_rank: int,
+        numa_options: NumaOptions | None,
+    ) -> None:
+        self._lifeline = Lifeline()
+        try:
+            with _marked(env.get(reaper.VARIABLE)):
+                # The process alone is kept: the handler keeps the files open to which the output is redirected.
+                self._process = _Handler(
+                    self._lifeline,
+                    entrypoint=entrypoint,
+                    args=args,
+                    env=env,
+                    stdout=out,
+                    stderr=err,
+                    local_rank_id=local_rank,
+                    numa_options=numa_options,
+                ).proc
+        except BaseException:
+            self._lifeline.cut()
+            raise
+        self.pid: int = self._process.pid
+
+    def end(self) -> int:
+        return os.pidfd_open(self.pid)
+
+    def reap(self, timeout_s: float = 0.0) -> int | None:
+        try:
+            code = int(self._process.wait(timeout_s))
+        except subprocess.TimeoutExpired:
+            return None
+        self._lifeline.cut()
+        return code
+
+    def value(self) -> None:
+        return None
+
+
+class _Handler(SubprocessHandler):
+    """torch's, whose process gets a lifeline as well."""
+
+    def __init__(self, lifeline: Lifeline, **what: Any) -> None:
+        self._lifeline = lifeline
+        super().__init__(**what)
+
+    def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            args,
+            env=env,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            start_new_session=True,
+            pass_fds=[self._lifeline.theirs],
+            preexec_fn=self._lifeline.tie_a_fork,
+        )
+
+
+class Function:
+    """A function, started through multiprocessing."""
+
+    def __init__(
+        self,
+        start_method: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        env: dict[str, str],
+        out: str,
+        err: str,
+        local_rank: int,
+        numa_options: NumaOptions | None,
+    ) -> None:
+        context = multiprocessing.get_context(start_method)
+        self._has_server = start_method == "forkserver"
+        self._value = ReturnedValue()
+        self._lifeline = Lifeline()
+        held = Connection(os.dup(self._lifeline.theirs), writable=False)
+        forked = start_method == "fork"
+        self._process = context.Process(  # type: ignore[attr-defined]
+            target=_call,
+            args=(function, args, env, out, err, local_rank, numa_options, self._value, held, forked),
+            daemon=False,
+        )
+        # A child has its first environment from us, and the wardens know it by that one until it has taken its mark.
+        try:
+            with _environment(env):
+                self._process.start()
+        except BaseException:
+            self._lifeline.cut()
+            raise
+        finally:
+            held.close()
+        self.pid: int = self._process.pid
+
+    def end(self) -> int:
+        # The server's child is not ours: it says the exit code when it has it. The children of one that is ours may go
+        # on to hold what the library waits for.
+        return os.dup(self._process.sentinel) if self._has_server else os.pidfd_open(self.pid)
+
+    def reap(self, timeout_s: float = 0.0) -> int | None:
+        if timeout_s:
+            self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            return None
+        self._lifeline.cut()
+        return int(self._process.exitcode)
+
+    def value(self) -> Any:
+        return self._value.read()
+
+
+def _call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    env: Mapping[str, str],
+    out: str,
+    err: str,
+    local_rank: int,
+    numa_options: NumaOptions | None,
+    value: ReturnedValue,
+    lifeline: Connection,
+    forked: bool,
+) -> None:
+    os.setsid()
+    if reaper.VARIABLE in env:
+        reaper.set_limits(*reaper.limits_with(env[reaper.VARIABLE]))
+    if forked:
+        gc.freeze()  # what came along with the fork is not collected here, where its threads are not
+        _forget_the_agents_files(value, lifeline)
+    tie(lifeline.fileno())
+    os.environ.update(env)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    with ExitStack() as stack:
+        if out:
+            stack.enter_context(redirect_stdout(out))
+        if err:
+            stack.enter_context(redirect_stderr(err))
+        bound = bind_to_numa(function, local_rank, numa_options)
+        record(value.write)(record(bound)(*args))
+
+
+@contextmanager
+def _marked(mark: str | None) -> Iterator[None]:
+    """Who is started in the block has the mark from its first instruction on."""
+    before = resource.getrlimit(reaper.LIMIT)
+    if mark is not None:
+        reaper.set_limits(*reaper.limits_with(mark))
+    try:
+        yield
+    finally:
+        reaper.set_limits(*before)
+
+
+@contextmanager
+def _environment(extra: Mapping[str, str]) -> Iterator[None]:
+    """The process's environment with some variables set, for the time of the block."""
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _forget_the_agents_files(*but: ReturnedValue | Connection) -> None:
+    """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end.
+
+    The numbers stay taken, by something harmless: objects that came along with the fork close theirs when they are
+    collected, whoever has that number then.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise AssertionError("called in the agent itself")
+    kept = {0, 1, 2, int(parent.sentinel), *(each.fileno() for each in but)}
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in descriptors():
+        if number not in kept and number != nothing:
+            with suppress(OSError):  # the listing's own is closed by now
+                os.fstat(number)
+                os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
+
+
+def signal_group(pid: int, signum: int) -> None:
+    """Signal the worker and its children; one that has ended meanwhile is no error."""
+    try:
+        os.killpg(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)  # it has not made its session yet
+
+
+def signal_main_thread(pid: int, signum: int) -> None:
+    """Signal that thread of the process, where its system knows how to: else any; one that has ended is no error."""
+    to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
+    with suppress(ProcessLookupError, PermissionError):
+        if to_thread is None:
+            os.kill(pid, signum)
+        else:
+            to_thread(pid, pid, signum)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process. One that is being debugged is not meant."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False

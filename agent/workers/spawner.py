@@ -1,0 +1,123 @@
+"""How workers come to run: forked from a template where that is the same, else each by itself.
+
+A start takes its time, while the template is getting ready and until it has forked; the agent waits for neither.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from softrun.agent.errors import SoftrunError
+from softrun.agent.torch_elastic.elastic import WorkerSpec, macros
+from softrun.agent.workers.fork_server import Forked, Template
+from softrun.agent.workers.processes import Function, Process, Program
+
+Key = tuple[int, int]
+"""local rank, launch."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A worker that is to run: its environment, above the agent's, and the files of its output, or none."""
+
+    key: Key
+    args: tuple[Any, ...]
+    env: dict[str, str]
+    out: str
+    err: str
+
+
+class Starts:
+    """`started` and `reapable` are called in the driver's thread: a worker runs; some exit codes may be known now."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        start_method: str,
+        template: Template | None,
+        selector: selectors.BaseSelector,
+        started: Callable[[Key, Process], None],
+        reapable: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._start_method = start_method
+        self._template = template
+        self._selector = selector
+        self._started = started
+        self._reapable = reapable
+        self._waiting: dict[Key, Start] = {}  # for the template to be ready
+        self._asked: dict[Key, Start] = {}  # the template, which forks them in this order
+        if template is not None:
+            selector.register(template, selectors.EVENT_READ, lambda _mask: self._listen())
+
+    def start(self, key: Key, env: dict[str, str], out: str, err: str) -> None:
+        """Start a worker, sooner or later. Raises SoftrunError where that cannot be done."""
+        local_rank, _ = key
+        args = tuple(macros.substitute(list(self._spec.args), str(local_rank)))
+        self._waiting[key] = Start(key, args, env, out, err)
+        self._go_on()
+
+    def renew(self, key: Key, env: dict[str, str]) -> bool:
+        """Have it begin with these variables of a newer world; False if its start has begun."""
+        start = self._waiting.get(key)
+        if start is not None:
+            self._waiting[key] = replace(start, env=start.env | env)
+        return start is not None
+
+    def cancel(self, key: Key) -> bool:
+        """Do not start it; False if that has been begun."""
+        return self._waiting.pop(key, None) is not None
+
+    def close(self) -> None:
+        """After every worker has ended."""
+        if self._template is not None:
+            if not self._template.is_gone:
+                self._selector.unregister(self._template)
+            self._template.close()
+
+    def _go_on(self) -> None:
+        template = self._template
+        if template is not None and not template.is_gone and not template.is_ready:
+            return
+        while self._waiting:
+            start = self._waiting.pop(next(iter(self._waiting)))
+            if template is not None and template.ask([str(arg) for arg in start.args], start.env, start.out, start.err):
+                self._asked[start.key] = start
+            else:
+                self._started(start.key, self._by_itself(start))
+
+    def _listen(self) -> None:
+        template = self._template
+        if template is None:
+            raise AssertionError("listens to a template that is not there")
+        said = template.listen()
+        if said is not None:
+            start = self._asked.pop(next(iter(self._asked)))
+            self._started(start.key, said if isinstance(said, Forked) else self._by_itself(start))
+        if template.is_gone:
+            self._selector.unregister(template)
+            self._waiting = self._asked | self._waiting
+            self._asked = {}
+        self._go_on()
+        self._reapable()
+
+    def _by_itself(self, start: Start) -> Process:
+        spec, (local_rank, _) = self._spec, start.key
+        try:
+            if callable(spec.entrypoint):
+                return Function(
+                    self._start_method, spec.entrypoint, start.args, start.env, start.out, start.err, local_rank,
+                    spec.numa_options,
+                )  # fmt: skip
+            return Program(
+                str(spec.entrypoint), start.args, start.env, start.out, start.err, local_rank, spec.numa_options
+            )
+        except Exception as error:  # what a library raises that binds processes to processors, too
+            reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+            raise SoftrunError(
+                f"worker {local_rank} could not be started ({spec.entrypoint}: {reason}): look at this machine's "
+                "limits and at --numa_binding, or correct the program"
+            ) from error

@@ -1,0 +1,57 @@
+"""The stores through which workers find each other: one fresh TCPStore for every world, hosted by an agent.
+
+A fresh store (another port) in every world means that no worker ever reads the addresses of an earlier one. The last
+KEPT that are no longer in use stay open: a worker that is slow to begin may be about to connect to one, and TCPStore
+would try a port that refuses until its timeout, half an hour, where nothing can interrupt it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from softrun.agent.protocol.observations import Observation, StoreLost, WorkerStoreOpened
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+
+KEPT = 2
+
+
+class WorkerStores:
+    """Opens and closes in a thread of its own, since a store's own connection may wait for the name service."""
+
+    def __init__(self, post: Callable[[Observation], None]) -> None:
+        self._post = post
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="softrun-worker-store")
+        self._stores: dict[int, TCPStore] = {}
+        self._retired: deque[int] = deque()
+
+    def open(self) -> None:
+        """WorkerStoreOpened follows."""
+        self._thread.submit(self._open)
+
+    def close(self, port: int) -> None:
+        """No world uses it any more."""
+        self._retired.append(port)
+        if len(self._retired) > KEPT:
+            self._thread.submit(self._stores.pop, self._retired.popleft())
+
+    def close_all(self) -> None:
+        self._thread.submit(self._stores.clear)
+        self._thread.shutdown(wait=True)
+
+    def _open(self) -> None:
+        from torch._C._distributed_c10d import TCPStore
+
+        try:
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            self._post(StoreLost(f"no store for the workers can be opened ({reason}): look at this machine's limits"))
+            return
+        self._stores[store.port] = store
+        self._post(WorkerStoreOpened(store.port))

@@ -1,0 +1,330 @@
+"""The channel: a directory of JSON files between one agent and one worker incarnation (RFC, "Message channel", 3).
+
+    <root>/<one directory per worker incarnation>/      mode 0700
+        event-0000000001.json                           mode 0600, at most 1 MiB
+        event-0000000002.json
+        status.json
+        page                                            memory that both ends share
+    <root>/<its name>.said                              the worker's bell
+
+Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
+              restarted worker is a new incarnation and gets a new directory: it can never read its predecessor's mail.
+Who writes.   Events: the agent only. Each is written under a temporary name (a leading dot) and renamed to its
+              sequence number, which begins at 1 and only rises, without a gap: a reader sees all of an event or nothing
+              of it. The status: the worker only, written in the same way over its last one; then it rings its bell.
+Who is woken. Each end watches for files that are closed after they were written, the worker in its channel, the agent
+              among the bells of its workers. A file is closed after it was renamed. Notifications of renames are not
+              waited for: one of them is two, and watchdog holds the first back for 0.5 s where it reads them apart.
+Who reads.    Events: the worker, in order of their numbers; the last one holds. It may come late and it may be slow:
+              it then sees the events that are still there. The status: the agent, which sees the newest only.
+Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
+
+The page is made by the agent and mapped into the memory of both ends (`softrun.runtime.channel.page`). There the worker
+shows that it goes on, and the agent the number of its newest event: a worker may look for one after each step. It has
+the newest event and the status as well. The status is read there, and an event where its file is not to be had: a disk
+that is full and a cleaner of temporary files cost nobody anything, but that they are woken a little later, by the beats
+of the worker's progress and of the agent. Where memory cannot be shared the files are all that there is.
+
+The worker's part is one process's, which has claimed the page (`softrun.runtime.channel.ownership`). Its children
+inherit SOFTRUN_CHANNEL, and may read what the worker is told.
+
+Each other file is {"version": 4, "event": {...}} or {"version": 4, "status": {...}}. Unknown fields are passed over. A
+higher version is refused: agent and worker must use the same softrun.
+
+What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
+enter, a file that is too big or not to be understood. A bad directory is an error. A bad *file* is passed over with
+one warning and the last good event goes on to hold: a damaged file must not end weeks of training.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from softrun.runtime.channel.allowance import allow
+from softrun.runtime.channel.directory import BELL, MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
+from softrun.runtime.channel.ownership import claim, claimant, is_running
+from softrun.runtime.channel.page import EVENT, OWNER, SHOWS, VERSION, Page
+from softrun.runtime.channel.page import SIZE as PAGE_BYTES
+from softrun.runtime.channel.progress import LastProgress, read_progress
+from softrun.runtime.events import WorkerEvent, WorkerStatus
+
+__all__ = ["BELL", "ENVIRONMENT_VARIABLE", "MAX_BYTES", "ChannelError", "EventReader", "EventWriter", "default_root"]
+
+ENVIRONMENT_VARIABLE = "SOFTRUN_CHANNEL"
+KEPT = 16
+STATUS = "status.json"
+PAGE = "page"
+
+_EVENT_NAME = re.compile(r"event-(\d{10})\.json")
+_Message = TypeVar("_Message", bound=BaseModel)
+
+_log = logging.getLogger("softrun.runtime")
+
+
+def default_root() -> Path:
+    """Where an agent makes its channels: $SOFTRUN_CHANNEL_ROOT, else the temporary directory.
+
+    Not $XDG_RUNTIME_DIR, which is removed when its user logs out, be it that a job of the user's goes on in a tmux.
+    """
+    chosen = os.environ.get("SOFTRUN_CHANNEL_ROOT")
+    if chosen:
+        if not _is_writable_directory(chosen):
+            raise ChannelError(
+                f"SOFTRUN_CHANNEL_ROOT={chosen} is not a directory that can be written to: make it or unset it"
+            )
+        return Path(chosen).absolute()  # a trainer may change its directory
+    return Path(tempfile.gettempdir()).absolute()
+
+
+class EventWriter:
+    """The agent's end of one channel."""
+
+    def __init__(self, directory: PrivateDirectory) -> None:
+        directory.replace(PAGE, bytes(PAGE_BYTES))
+        directory.ring()  # while there is room for a bell
+        self._directory = directory
+        self._page = _shared(directory)
+        self._written = 0
+        self._oldest = 1
+        self._heard = 0  # the number of the last status that was news
+        self._warned: set[str] = set()
+
+    @classmethod
+    def create(cls, directory: Path) -> EventWriter:
+        """Make the channel's directory, which must not exist yet."""
+        return cls(PrivateDirectory.create(directory))
+
+    @property
+    def path(self) -> Path:
+        """The channel's directory: the worker's SOFTRUN_CHANNEL."""
+        return self._directory.path
+
+    def write(self, event: WorkerEvent) -> WorkerEvent:
+        """Send the event under the next sequence number and return it with that number.
+
+        After a ChannelError nothing was sent and no number was spent: the same event can be written again.
+        """
+        number = self._written + 1
+        numbered = event.model_copy(update={"sequence": number})
+        content = _encode("event", numbered)
+        kept = self._page is not None and self._page.told.put(number, content)
+        try:
+            self._directory.replace(_event_name(number), content)
+        except ChannelError as error:
+            if not kept:
+                raise
+            self._warn("event", f"a worker is told through memory alone: {error}")
+        if self._page is not None:
+            self._page.words[EVENT] = number
+        self._written = number
+        while self._oldest <= self._written - KEPT:
+            self._directory.discard(_event_name(self._oldest))
+            self._oldest += 1
+        return numbered
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._page is not None
+
+    def read_status(self) -> WorkerStatus | None:
+        """What the worker last told; None if it has told nothing yet, or nothing that can be understood."""
+        try:
+            content = self._page.said.get(0) if self._page is not None else None
+            if content is None:
+                content = self._directory.read(STATUS)
+            return None if content is None else _decode(content, "status", WorkerStatus, self.path / STATUS)
+        except ChannelError as error:
+            self._warn("status", f"a worker's status is passed over: {error}")
+            return None
+
+    def news(self) -> WorkerStatus | None:
+        """The status, if the worker has told another one since the last call, and memory is shared."""
+        if self._page is None or (number := self._page.said.number) == self._heard:
+            return None
+        self._heard = number
+        return self.read_status()
+
+    def read_progress(self) -> LastProgress | None:
+        """What the worker shows of its progress; None if it shows none."""
+        return read_progress(self._page) if self._page is not None else None
+
+    def ask_for_stacks(self) -> int | None:
+        """Have the worker show the stacks of its threads, but the main one; returns the process, if it can do that."""
+        if self._page is None or not self._page.is_in_use or not is_running(self._page.words[OWNER]):
+            return None
+        self._page.words[SHOWS] += 1
+        return claimant(self._page.words[OWNER])
+
+    def allow(self, hold_at_s: float, leave_at_s: float) -> None:
+        """Let the worker work on for so long without another word: times by CLOCK_MONOTONIC, 0 for no bound."""
+        if self._page is not None:
+            allow(self._page, hold_at_s, leave_at_s)
+
+    def _warn(self, about: str, text: str) -> None:
+        """Once in the life of the channel."""
+        if about not in self._warned:
+            self._warned.add(about)
+            _log.warning(text)
+
+    def remove(self) -> None:
+        """Remove the directory and the channel's own files in it. Foreign files stay, and so does their directory."""
+        try:
+            for name in self._directory.names():
+                if _is_ours(name):
+                    self._directory.discard(name)
+            self._directory.bell.unlink(missing_ok=True)
+            self.path.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("channel directory %s was not removed: %s", self.path, error.strerror)
+        self._directory.close()
+
+
+class EventReader:
+    """The worker's end of one channel."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = PrivateDirectory(directory)
+        self._seen = 0
+        self._claim: int | None = None
+        self._warned = False
+        self.page = _shared(self._directory)
+        """None where memory cannot be shared."""
+
+    def may_follow(self, event: WorkerEvent) -> bool:
+        """Whether there may be a later event than this one. Makes no system call where memory can be shared."""
+        return self.page is None or self.page.words[EVENT] != event.sequence
+
+    def poll(self) -> list[WorkerEvent]:
+        """The events since the last poll, in order. Costs a few microseconds when there are none.
+
+        One whose file is not to be had is passed over, unless it is the newest.
+        """
+        events: list[WorkerEvent] = []
+        sent = self.page.words[EVENT] if self.page is not None else 0
+        failure: ChannelError | None = None
+        try:
+            self._read_files(events)
+        except ChannelError as error:
+            failure = error
+        if self.page is not None and sent > self._seen and (content := self.page.told.get(self._seen)) is not None:
+            events.append(event := _decode(content, "event", WorkerEvent, self._directory.path / PAGE))
+            self._seen = event.sequence
+        elif failure is not None and not events:
+            raise failure
+        return events
+
+    def claim(self) -> bool:
+        """Claim the worker's part of the channel for this process. False: another process is the worker."""
+        if not self.is_worker and (self.page is None or claim(self.page)):
+            self._claim = self.page.words[OWNER] if self.page is not None else os.getpid()
+        return self.is_worker
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process has claimed the channel, and no other since."""
+        return self._claim is not None and (self.page is None or self.page.words[OWNER] == self._claim)
+
+    @property
+    def worker(self) -> int:
+        """The id of the process that has claimed the channel; 0 where nobody has."""
+        return claimant(self.page.words[OWNER]) if self.page is not None else 0
+
+    def write_status(self, status: WorkerStatus) -> None:
+        """Tell the agent, as the worker. After a ChannelError it was not told."""
+        content = _encode("status", status)
+        said = self.page.said if self.page is not None else None
+        told = said is not None and said.put(said.number + 1, content)
+        try:
+            self._directory.replace(STATUS, content)
+            self._directory.ring()
+        except ChannelError as error:
+            if not told:
+                raise
+            if not self._warned:
+                self._warned = True
+                _log.warning("the agent is told through memory alone: %s", error)
+
+    def _read_files(self, events: list[WorkerEvent]) -> None:
+        while (number := self._next()) is not None:
+            try:
+                event = self._load(number)
+            except BadFileError as error:
+                _log.warning("an event is passed over: %s", error)
+                self._seen = number
+                continue
+            if event is not None:  # None: pruned since _next saw it; there are later ones
+                self._seen = number
+                events.append(event)
+
+    def _next(self) -> int | None:
+        if self._seen:
+            if self._directory.holds(_event_name(self._seen + 1)):
+                return self._seen + 1
+            # Events are pruned oldest first: while the last one seen is there, none after it was pruned.
+            if self._directory.holds(_event_name(self._seen)):
+                return None
+        found = (_EVENT_NAME.fullmatch(name) for name in self._directory.names())
+        return min((number for match in found if match and (number := int(match[1])) > self._seen), default=None)
+
+    def _load(self, number: int) -> WorkerEvent | None:
+        path = self._directory.path / _event_name(number)
+        content = self._directory.read(path.name)
+        if content is None:
+            return None
+        event = _decode(content, "event", WorkerEvent, path)
+        if event.sequence != number:
+            raise BadFileError(f"{path} holds event {event.sequence}: its name and its content must agree")
+        return event
+
+
+def _shared(directory: PrivateDirectory) -> Page | None:
+    memory = directory.share(PAGE, PAGE_BYTES)
+    return Page(memory) if memory is not None else None
+
+
+def _event_name(number: int) -> str:
+    return f"event-{number:010d}.json"
+
+
+def _is_ours(name: str) -> bool:
+    published = name.removeprefix(".").removesuffix(".new")
+    return published in (STATUS, PAGE) or _EVENT_NAME.fullmatch(published) is not None
+
+
+def _is_writable_directory(path: str) -> bool:
+    return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
+
+
+def _encode(kind: str, message: BaseModel) -> bytes:
+    return f'{{"version": {VERSION}, "{kind}": {message.model_dump_json()}}}\n'.encode()
+
+
+def _decode(content: bytes, kind: str, of: type[_Message], path: Path) -> _Message:
+    try:
+        envelope = json.loads(content)
+        version = envelope["version"]
+        if isinstance(version, int) and version > VERSION:
+            raise ChannelError(
+                f"{path} has version {version}, this softrun knows {VERSION}: "
+                "install the same version of softrun for the agent and for the worker"
+            )
+        return of.model_validate(envelope[kind])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # a ValidationError is a ValueError
+        raise BadFileError(f"{path} is not a {kind} of this channel: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}".splitlines()[0]

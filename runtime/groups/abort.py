@@ -1,0 +1,144 @@
+"""Getting a thread of this process out of what a peer will never end, whatever the backend and whoever built the group.
+
+Every group that torch has registered is aborted, the default one, sub-groups and those of device meshes, and any that
+is being built: gloo's by their connections (softrun.runtime.groups.gloo), another backend's by its own `abort`. torch's
+registries are not touched, so a group can be used or destroyed in another thread at the same moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from softrun.runtime.groups import native
+from softrun.runtime.groups.group_registry import cut_groups, note_groups, registered_groups
+
+__all__ = [
+    "Abort",
+    "AbortProcessGroups",
+    "AbortTransformerEngine",
+    "abort_all",
+    "abort_groups",
+    "add_abort",
+    "note_groups",
+]
+
+_log = logging.getLogger("softrun.runtime")
+
+
+class Abort(ABC):
+    """Makes whoever sits in a call that may never end raise."""
+
+    @abstractmethod
+    def __call__(self, state: Any = None) -> Any:
+        """Called from any thread; must not wait. `state` is the Wrapper's State, or None outside one."""
+
+
+class AbortProcessGroups(Abort):
+    """All process groups of this process, whoever built them and whatever their backends."""
+
+    def __call__(self, state: Any = None) -> Any:
+        abort_groups()
+        return state
+
+
+class AbortTransformerEngine(Abort):
+    """The user buffers of transformer_engine, where the trainer has imported it."""
+
+    def __call__(self, state: Any = None) -> Any:
+        destroy = getattr(sys.modules.get("transformer_engine.pytorch.module.base"), "destroy_ub", None)
+        if destroy is not None:
+            destroy()
+        return state
+
+
+_added: list[functools.partial[Any]] = []
+
+
+def add_abort(abort: Callable[[Any], Any]) -> Callable[[], None]:
+    """Have `abort(state)` called, too, when this process is to get out of what it sits in; returns what ends that.
+
+    It is for what torch's registered groups do not cover. It is called in a thread of softrun's and must not wait.
+    """
+    added = functools.partial(abort)  # an identity of its own: the same function may be added twice
+    _added.append(added)
+
+    def remove() -> None:
+        with suppress(ValueError):
+            _added.remove(added)
+
+    return remove
+
+
+def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = AbortProcessGroups()) -> None:  # noqa: B008
+    """Abort the process groups, then what was added, the last one first. One that fails does not stop the others."""
+    for abort in (abort_first, *reversed(_added)):
+        if abort is None:
+            continue
+        try:
+            abort(state)
+        except Exception:
+            _log.exception("%r failed", getattr(abort, "func", abort))
+
+
+def abort_groups() -> list[threading.Thread]:
+    """Make whoever sits in any of torch's groups raise. For any thread; does not wait: the threads returned may."""
+    threads = cut_groups()
+    for backend in _others_than_gloo():
+        threads.extend(_abort_in_thread(backend))
+    return threads
+
+
+def _others_than_gloo() -> Iterator[Any]:
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    for group in registered_groups():
+        if type(group) is not c10d.ProcessGroup:
+            yield group  # a third party's, which is its own backend
+            continue
+        for device in group._device_types:
+            backend = group._get_backend(device)
+            backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            if not isinstance(backend, getattr(c10d, "ProcessGroupGloo", ())):
+                yield backend
+
+
+_aborting: dict[int, Any] = {}  # by id, those whose abort has not returned
+_lock = threading.Lock()
+
+
+def _abort_in_thread(backend: Any) -> list[threading.Thread]:
+    """One each: NCCL's abort of one communicator may wait for that of another."""
+    with _lock:
+        if id(backend) in _aborting:
+            return []
+        _aborting[id(backend)] = backend
+    return [native.start(functools.partial(_abort, backend), "softrun-abort-backend")]
+
+
+def _abort(backend: Any) -> None:
+    try:
+        backend.abort()
+    except Exception as error:
+        if "does not support abort" in str(error):
+            _log.debug("%r cannot be aborted", backend)
+        else:
+            _log.exception("%r could not be aborted", backend)
+    finally:
+        with _lock:
+            _aborting.pop(id(backend), None)
+
+
+def _begin_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _aborting.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,298 @@
+"""The connections of gloo's groups: which they are, and how whoever waits for one of them is made to raise.
+
+gloo has no abort: `abort` and `shutdown` of torch 2.13 free nobody (pytorch#130345). So the connections of an aborted
+group get their reading side shut down underneath it: gloo reads an end of file and everybody who waits raises.
+
+Only the reading side, and no peer may notice it. gloo forgets a payload whose writing failed, because the connection
+was closed, just before it reads the end of file (`op.ubuf` is missing where gloo/transport/tcp/pair.cc signals `tx_`):
+its sender then waits until the group's timeout, half an hour, and nothing frees it. So writing must go on to succeed
+until all members have left: each frees itself, when its own agent says so, and each keeps a duplicate of its
+connections open, whatever gloo and `destroy_process_group` close, until its next group is built, which proves that the
+others have left as well.
+
+Which connections are a group's is known exactly. Each rank listens at a port of its own for each group, and publishes
+its address in the group's store under `<device>//<interface>/<rank>`: the size of a host name and the name, the size of
+an address (64-bit each) and a sockaddr_storage, then for each peer the number by which the peer names itself when it
+connects, 64 bits; without these it is the peer's rank. So the group's are those that were accepted at the own port and
+those to a peer's address.
+
+Between two ranks the one with the smaller address waits to be called by the other. No socket stands for that wait, but
+whoever calls in place of the peer, says the peer's number and hangs up ends it with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from softrun.runtime.groups import native
+from softrun.runtime.groups.sockets import (
+    Address,
+    Ends,
+    each_connection,
+    in_short,
+    is_room_for,
+    listening_sockets,
+    open_sockets,
+    take_connections,
+)
+from softrun.runtime.groups.stores import descriptor_of
+
+ABORT_INTERVAL_S = 0.02
+ANSWER_S = 0.02
+CALL_S = 0.1
+
+
+class Published(NamedTuple):
+    address: Address
+    numbers: tuple[int, ...]  # by which each peer names itself here; none where it is the peer's rank
+
+    @classmethod
+    def parse(cls, record: bytes) -> Published:
+        (host_size,) = struct.unpack_from("=Q", record)
+        (address_size,) = struct.unpack_from("=Q", record, 8 + host_size)
+        at = 16 + host_size
+        (family,) = struct.unpack_from("=H", record, at)
+        (port,) = struct.unpack_from("!H", record, at + 2)
+        if family == socket.AF_INET:
+            host = socket.inet_ntop(family, record[at + 4 : at + 8])
+        elif family == socket.AF_INET6:
+            host = socket.inet_ntop(family, record[at + 8 : at + 24])
+        else:
+            raise ValueError(f"gloo published an address of the family {family}, which is not of TCP")
+        numbers = struct.iter_unpack("=q", record[at + address_size :])
+        return cls(in_short((host, port)), tuple(number for (number,) in numbers))
+
+
+class Connections:
+    """Of one group of `size` ranks, this one `rank`; `devices` are the names under which it may have gloo."""
+
+    def __init__(self, store: Any, name: str, devices: Iterable[str], rank: int, size: int) -> None:
+        self._store = store
+        # torch's own groups; the helper of TORCH_DISTRIBUTED_DEBUG=DETAIL; a group that was split from another.
+        self._places = [f"{device}//{helper}" for device in devices for helper in ("", f"pg_wrapper:{name}/")] + [""]
+        self._rank = rank
+        self._size = size
+        self._own: dict[Address, tuple[int, ...]] = {}
+        self._peers: dict[str, Address] = {}  # by key
+        self._held: dict[int, socket.socket] = {}  # by inode
+        self._lock = threading.Lock()
+
+    @property
+    def addresses_known(self) -> bool:
+        return bool(self._own) and len(self._peers) == self._expected
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def _expected(self) -> int:
+        return len(self._own) * (self._size - 1)
+
+    def read(self) -> None:
+        """Ask the store for the addresses that are published by now; it waits no longer than the store does."""
+        for place in self._places:
+            for interface in itertools.count():
+                own = f"{place}{interface}/{self._rank}"
+                if not self._store.check([own]):
+                    break
+                keys = [f"{place}{interface}/{rank}" for rank in range(self._size) if rank != self._rank]
+                missing = [key for key in keys if key not in self._peers]
+                if not self._store.check(missing):
+                    missing = [key for key in missing if self._store.check([key])]
+                numbers = Published.parse(self._store.get(own))
+                peers = {key: Published.parse(record).address for key, record in self._records(missing)}
+                self._own[numbers.address] = numbers.numbers
+                self._peers.update(peers)
+
+    def _records(self, keys: list[str]) -> Iterable[tuple[str, bytes]]:
+        if self._store.has_extended_api():  # all at once
+            return zip(keys, self._store.multi_get(keys), strict=True)
+        return [(key, self._store.get(key)) for key in keys]
+
+    def hold(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
+        """Keep those that are open now open, until they are let go. Not where the limit of descriptors is near."""
+        with self._lock:
+            if not self._connects_lazily and is_room_for(self._expected):
+                self._held.update(self._take(is_there, but))
+
+    def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = (), again: bool = False) -> None:
+        """Make whoever waits for one of them here raise; no peer notices. For any thread.
+
+        `again`: it did not help before. Gloo drops a caller that was cut before it has said its number, and waits on.
+        """
+        with self._lock:
+            if self._connects_lazily or not is_room_for(self._expected):
+                count = self._cut_each(is_there, but)
+            else:
+                self._held.update(self._take(is_there, but))
+                count = len(self._held)
+                _shut(self._held.values(), socket.SHUT_RD)
+        if (again or count < self._expected) and is_there():
+            self.call_in_place_of_peers(self._own)
+
+    def cut_found(self, found: Mapping[int, socket.socket]) -> None:
+        """As `cut`, those that were found in another way than by their addresses."""
+        _shut(found.values(), socket.SHUT_RD)
+        with self._lock:
+            room = is_room_for(len(found))
+            close_all([one for inode, one in found.items() if not room or self._held.setdefault(inode, one) is not one])
+
+    def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
+        """Those that are held, and those that are not without holding them."""
+        _shut(self._held.values(), socket.SHUT_RD)
+        count = len(self._held)
+        for _, connection in each_connection(self._ours(), {*self._held, *but}):
+            with connection:
+                if is_there():  # else its port may be somebody else's by now
+                    _shut([connection], socket.SHUT_RD)
+                    count += 1
+        return count
+
+    @property
+    def _connects_lazily(self) -> bool:
+        """TORCH_GLOO_LAZY_INIT. There gloo crashes when it leaves a group of whose connections there are duplicates."""
+        return not all(self._own.values())
+
+    def _take(self, is_there: Callable[[], bool], but: Iterable[int]) -> dict[int, socket.socket]:
+        """Duplicates of those that are not held yet. While it is built, gloo replaces those that fail."""
+        if not but and len(self._held) >= self._expected:
+            return {}
+        found = take_connections(self._ours(), {*self._held, *but})
+        if is_there():
+            return found
+        close_all(found.values())  # the ports of a group that was destroyed may be somebody else's by now
+        return {}
+
+    def _ours(self) -> Callable[[Ends], bool]:
+        own, peers = set(self._own), set(self._peers.values())
+        return lambda ends: ends.local in own or ends.remote in peers
+
+    def let_go(self) -> None:
+        """Keep them open no longer than the group does."""
+        with self._lock:
+            held, self._held = self._held, {}
+        close_all(held.values())
+
+    def let_go_in_child(self) -> None:
+        self._lock = threading.Lock()  # the parent's may be held
+        self.let_go()
+
+    def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
+        """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening
+        socket each, which counts from 0, so they are the ranks where they are not known."""
+        for address, numbers in list(listening.items()):
+            for rank in range(self._size):
+                if rank != self._rank:
+                    number = numbers[rank] if rank < len(numbers) else rank
+                    with contextlib.suppress(OSError), socket.create_connection(address, timeout=CALL_S) as caller:
+                        caller.sendall(struct.pack("=q", number))
+
+
+class Build:
+    """A group that is being built, or its store: its connections are opened one after the other.
+
+    `port` is the store's; `store` is None where it connects anew.
+    """
+
+    def __init__(self, port: int | None, connections: Connections | None = None, store: Any = None) -> None:
+        self.aborted = False
+        self.thread = threading.get_ident()
+        self.connections = connections
+        self._store = store
+        self._port = port
+        self._before = set(open_sockets().values())
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._asking: threading.Thread | None = None
+
+    def settle(self) -> None:
+        """It was built, or not: nothing more is cut."""
+        with self._lock:
+            self._settled.set()
+
+    def abort(self) -> None:
+        """Have it fail. For any thread; does not wait."""
+        with self._lock:
+            if self.aborted or self._settled.is_set():
+                return
+            self.aborted = True
+        threading.Thread(target=self._cut_until_settled, name="softrun-abort", daemon=True).start()
+
+    def _cut_until_settled(self) -> None:
+        """It may wait on any connection for an hour, and open the next one thereafter."""
+        again = False
+        while not self._settled.is_set():
+            answered = self._ask()
+            with self._lock:
+                if self._settled.is_set():
+                    return
+                if not answered or self._store is None:
+                    self._cut_store()
+                if self.connections is not None:
+                    self.connections.cut(but=self._before, again=again)
+                    if not answered:
+                        self._cut_unpublished(self.connections)
+            self._settled.wait(ABORT_INTERVAL_S)
+            again = True
+
+    def _ask(self) -> bool:
+        """The store for what is published. It may not answer: who builds may sit in it, and has its lock."""
+        if self.connections is None:
+            return False
+        if self._asking is None or not self._asking.is_alive():
+            answered = threading.Event()
+            self._asking = ask(self.connections.read, answered)
+            return answered.wait(ANSWER_S)
+        return False
+
+    def _cut_store(self) -> None:
+        """Not the connections to it that were accepted, where this process hosts it."""
+        port = self._port
+        if port is None:
+            return
+        but = self._before if self._store is None else set[int]()
+        found = take_connections(lambda ends: ends.remote is not None and ends.remote[1] == port, but)
+        if len(found) > 1 and (descriptor := descriptor_of(self._store)) is not None:
+            inode = open_sockets().get(descriptor)
+            if inode in found:
+                close_all(connection for other, connection in found.items() if other != inode)
+                found = {inode: found[inode]}
+        _shut(found.values())
+        close_all(found.values())
+
+    def _cut_unpublished(self, connections: Connections) -> None:
+        """Without an answer it is not known which listening socket is gloo's, but that it was opened meanwhile."""
+        listening = listening_sockets(self._before)
+        ports = {port for _, port in listening}
+        if ports:
+            connections.cut_found(take_connections(lambda ends: ends.local[1] in ports, self._before))
+            connections.call_in_place_of_peers(dict.fromkeys(listening, ()))
+
+
+def ask(question: Callable[[], None], answered: threading.Event) -> threading.Thread:
+    """In a thread of its own, since it may never end."""
+
+    def asking() -> None:
+        with contextlib.suppress(Exception):  # whoever asks sees that there is no answer
+            question()
+            answered.set()
+
+    return native.start(asking, "softrun-abort-asks")
+
+
+def close_all(connections: Iterable[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _shut(connections: Iterable[socket.socket], how: int = socket.SHUT_RDWR) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):  # it is closed already
+            connection.shutdown(how)

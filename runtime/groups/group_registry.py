@@ -1,0 +1,382 @@
+"""The process groups of this process, as softrun knows them: noted when they are built, whoever builds them.
+
+gloo's addresses must be read while the group's store still answers, which is when the group was built. So the functions
+through which torch builds all groups are wrapped, and groups that were built before that are looked at then. What is
+noted of a group holds as long as torch has the group: when it is destroyed its ports may become somebody else's, and
+nothing but the duplicates that were taken before is touched any more.
+
+The life of the duplicates: taken when the group is built, or when it is aborted where gloo connects lazily; kept
+through `destroy_process_group`, since a group in trouble is left by anybody at any time; let go when the next group
+with peers is built, or when a group is left in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from softrun.runtime.groups import native
+from softrun.runtime.groups.books import retire_default_group
+from softrun.runtime.groups.gloo import Build, Connections, ask
+from softrun.runtime.groups.stores import underlying_store
+
+NOTE_S = 1.0
+CONNECT = timedelta(seconds=2)
+
+_C10D = "torch.distributed.distributed_c10d"
+_RENDEZVOUS = "torch.distributed.rendezvous"
+
+_log = logging.getLogger("softrun.runtime")
+
+
+class NotedGroup:
+    def __init__(self, group: Any, connections: Connections | None) -> None:
+        self.group: Callable[[], Any] = weakref.ref(group)
+        self.connections = connections  # None where it has none of gloo's
+
+    @property
+    def is_there(self) -> bool:
+        return self.group() in registered_groups()
+
+    def cut(self) -> None:
+        if self.connections is None:
+            return
+        self.connections.cut(is_there=lambda: self.is_there)
+        if not self.connections.addresses_known and self.is_there:
+            native.start(self._read_and_cut, "softrun-abort")
+
+    def _read_and_cut(self) -> None:
+        """Where gloo connects lazily, peers may have published their addresses after this one had built the group."""
+        assert self.connections is not None
+        with suppress(Exception):  # the store is gone
+            self.connections.read()
+            self.connections.cut(is_there=lambda: self.is_there)
+
+
+_lock = threading.RLock()
+_noted: list[NotedGroup] = []
+_builds: list[Build] = []
+_left: list[Connections] = []  # of groups that were not built after all
+_world_is_over = False
+_parents: list[Callable[[], Any]] = []  # groups that a forked process has of its parent: not its own
+
+
+def registered_groups() -> dict[Any, Any]:
+    """torch's own, with their stores, at this moment. Never imports torch: who has not imported it has no group."""
+    world = getattr(sys.modules.get(_C10D), "_world", None)
+    parents = [group() for group in _parents]
+    groups = list(getattr(world, "pg_map", {}).items())
+    return {group: entry[1] for group, entry in groups if not any(group is other for other in parents)}
+
+
+def note_groups() -> None:
+    """Note the groups that torch has, and from now on each that is built, so that they can be aborted.
+
+    Idempotent. Never imports torch: call it again when it may have been imported. Where torch keeps these functions
+    elsewhere, groups are noted when this is called, and when they are aborted.
+    """
+    c10d = sys.modules.get(_C10D)
+    owners = {"split_group": getattr(c10d, "ProcessGroup", None), "_create_c10d_store": sys.modules.get(_RENDEZVOUS)}
+    for name, wrap in _WRAPPERS.items():
+        owner = owners.get(name, c10d)
+        function = getattr(owner, name, None)
+        if function is not None and not hasattr(function, "softrun_notes"):
+            wrapper: Any = functools.wraps(function)(wrap(function))
+            wrapper.softrun_notes = True
+            setattr(owner, name, wrapper)
+    if _unnoted():
+        noted = threading.Event()
+        ask(_note_all, noted)  # the store may be gone by now, or somebody else may sit in it
+        noted.wait(NOTE_S)
+
+
+def cut_groups() -> list[threading.Thread]:
+    """Make whoever sits in a gloo group raise. For any thread; does not wait: the threads that are returned may."""
+    with _lock:
+        builds, noted = list(_builds), list(_noted)
+    for build in builds:
+        build.abort()
+    for group in noted:
+        group.cut()
+    _retire_lonely()
+    return [native.start(_note_and_cut, "softrun-abort")] if _unnoted() else []
+
+
+def _retire_lonely() -> None:
+    """Nobody waits in a gloo group of one, so no connection that could be cut would make its trainer raise."""
+    for group in registered_groups():
+        with suppress(Exception):  # it is being destroyed
+            if group.size() == 1 and gloo_devices(group):
+                retire_default_group(group)
+
+
+def end_world() -> None:
+    """No group is built from now on, and none that is being built gets ready: its members will not come."""
+    global _world_is_over
+    with _lock:
+        _world_is_over = True
+        builds = list(_builds)
+    for build in builds:
+        build.abort()
+
+
+def begin_world() -> None:
+    global _world_is_over
+    with _lock:
+        _world_is_over = False
+
+
+def check_world() -> None:
+    """Raise what a lost peer raises if the world is over."""
+    if _world_is_over:
+        error: Any = getattr(sys.modules.get("torch.distributed"), "DistError", ConnectionError)
+        raise error("the world has changed: leave its groups, and ask for the next one before you build another group")
+
+
+def let_go() -> None:
+    """Keep the connections of the groups that were left open no longer: their peers notice."""
+    with _lock:
+        there = registered_groups()
+        gone = [noted for noted in _noted if noted.group() not in there]
+        _noted[:] = [noted for noted in _noted if noted not in gone]
+        connections = [noted.connections for noted in gone] + _left
+        _left.clear()
+    for of_one in connections:
+        if of_one is not None:
+            of_one.let_go()
+
+
+def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
+    """_new_process_group_helper, which builds all groups but those that are split from another."""
+    signature = inspect.signature(build_group)
+
+    def noting(*args: Any, **options: Any) -> Any:
+        given: dict[str, Any] = {}
+        with suppress(TypeError):  # it is the callee's to raise
+            given = signature.bind(*args, **options).arguments
+        connections = _connections_to_be(given)
+        store = underlying_store(given.get("store"))
+        with _building(Build(getattr(store, "port", None), connections, store)) as build:
+            result = build_group(*args, **options)
+            group, store = result if isinstance(result, tuple) else (result, None)
+            noted = _note(group, store, connections) if group in registered_groups() else None
+        if noted is not None and build.aborted:
+            noted.cut()
+        return result
+
+    return noting
+
+
+def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Getting the default group's store: who hosts it waits for the others."""
+
+    def noting(url: str, *args: Any, **options: Any) -> Iterator[Any]:
+        port = os.environ.get("MASTER_PORT", "") if str(url).startswith("env:") else str(urlsplit(str(url)).port or "")
+        found = rendezvous(url, *args, **options)
+        with _building(Build(int(port) if port.isdigit() else None)):
+            first = next(found)
+        yield first
+        yield from found
+
+    return noting
+
+
+def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any]:
+    """_create_c10d_store: it goes on trying to reach a store that is gone for half an hour, and nothing ends that."""
+    signature = inspect.signature(create_store)
+
+    def connecting(*args: Any, **options: Any) -> Any:
+        timeout: timedelta | None = None
+        with suppress(TypeError):  # it is the callee's to raise
+            timeout = signature.bind(*args, **options).arguments.get("timeout")
+        if timeout is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return create_store(*args, **options)
+        deadline = time.monotonic() + timeout.total_seconds()
+        while True:
+            check_world()
+            given = signature.bind(*args, **options)
+            given.arguments["timeout"] = min(timeout, CONNECT)
+            try:
+                store = create_store(*given.args, **given.kwargs)
+            except RuntimeError:  # torch's own for a store that cannot be reached are
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                store.set_timeout(timeout)
+                return store
+
+    return connecting
+
+
+def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
+    """ProcessGroup.split_group, which connects to the store anew. torch registers what it returns."""
+
+    def noting(parent: Any, ranks: Any, *args: Any, **options: Any) -> Any:
+        port, connections = None, None
+        with suppress(Exception):  # it is the callee's to raise
+            name, store = options["group_name"], parent.get_group_store()
+            port = getattr(underlying_store(store), "port", None)
+            store = sys.modules[_C10D].PrefixStore(f"{name}/", store)
+            connections = Connections(store, name, [], ranks.index(parent.rank()), len(ranks))
+        with _building(Build(port, connections)):
+            return split_group(parent, ranks, *args, **options)
+
+    return noting
+
+
+def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
+    """What all groups end with in torch 2.13, split ones too."""
+
+    def noting(pg: Any, *args: Any, **options: Any) -> Any:
+        result = register(pg, *args, **options)
+        if not _builds and pg in (groups := registered_groups()):
+            _note(pg, groups[pg])
+        return result
+
+    return noting
+
+
+_WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "_new_process_group_helper": _noting_group,
+    "rendezvous": _noting_store,
+    "_create_c10d_store": _connecting_in_pieces,
+    "split_group": _noting_split,
+    "_register_pg_in_world": _noting_registration,
+}
+
+
+@contextmanager
+def _building(build: Build) -> Iterator[Build]:
+    try:
+        with _lock:
+            check_world()
+            _builds.append(build)
+        yield build
+    finally:
+        _settle(build)
+
+
+def _settle(build: Build) -> None:
+    build.settle()
+    with _lock:
+        if build in _builds:
+            _builds.remove(build)
+        noted = [group.connections for group in _noted]
+        if build.connections is not None and build.connections.held and build.connections not in noted:
+            _left.append(build.connections)
+
+
+def settle_builds() -> None:
+    """Nothing is being built by this thread any more, even if a build was interrupted between two lines of ours."""
+    with _lock:
+        interrupted = [build for build in _builds if build.thread == threading.get_ident()]
+    for build in interrupted:
+        _settle(build)
+
+
+def _note(group: Any, store: Any, connections: Connections | None = None) -> NotedGroup | None:
+    """What fails here must not fail the trainer: then it is tried again when the group is aborted."""
+    try:
+        devices = gloo_devices(group)
+        if not devices or group.size() < 2:
+            connections = None
+        else:
+            connections = connections or Connections(store, group.group_name, devices, group.rank(), group.size())
+            connections.read()
+            connections.hold()
+        noted = NotedGroup(group, connections)
+        with _lock:
+            if any(other.group() is group for other in _noted):
+                if connections is not None:
+                    connections.let_go()
+                return None
+            _noted.append(noted)
+        if connections is not None:
+            _rehearse()
+        if group.size() > 1:
+            let_go()
+    except Exception:
+        _log.debug("a process group could not be noted", exc_info=True)
+        return None
+    return noted
+
+
+@functools.cache
+def _rehearse() -> None:
+    """The first exception of a process that passes through torch's libraries takes 20 ms more than any later one, while
+    the tables for it are read: have one now, so that the one that follows an abort is a later one."""
+
+    def fail() -> None:
+        with suppress(RuntimeError):
+            sys.modules["torch"].empty(2, device="cpu").view(3)
+
+    native.start(fail, "softrun-rehearsal")
+
+
+def gloo_devices(group: Any) -> list[str]:
+    """The kinds of devices for which the group has gloo, itself or as what checks another backend's calls."""
+    gloo = getattr(sys.modules[_C10D], "ProcessGroupGloo", ())
+    devices = []
+    if type(group) is sys.modules[_C10D].ProcessGroup:
+        for device in group._device_types:
+            backend = group._get_backend(device)
+            if isinstance(backend, gloo) or hasattr(backend, "wrapped_pg"):
+                devices.append(device.type)
+    return devices
+
+
+def _connections_to_be(given: dict[str, Any]) -> Connections | None:
+    """Of a group that is about to be built, from the arguments of _new_process_group_helper."""
+    try:
+        c10d: Any = sys.modules[_C10D]
+        store = c10d.PrefixStore(f"{given['group_name']}/", given["store"])
+        devices = list(c10d.BackendConfig(c10d.Backend(given["backend"])).get_device_backend_map())
+        return Connections(store, given["group_name"], devices, given["group_rank"], given["group_size"])
+    except Exception:
+        _log.debug("a process group is built in an unknown way", exc_info=True)
+        return None
+
+
+def _unnoted() -> list[tuple[Any, Any]]:
+    with _lock:
+        noted = [group.group() for group in _noted]
+    groups = registered_groups().items()
+    return [(group, store) for group, store in groups if not any(group is other for other in noted)]
+
+
+def _note_all() -> None:
+    for group, store in _unnoted():
+        _note(group, store)
+
+
+def _note_and_cut() -> None:
+    for group, store in _unnoted():
+        if noted := _note(group, store):
+            noted.cut()
+
+
+def _begin_in_child() -> None:
+    """A forked child shares its parent's connections: they are not its own to cut, or to keep open."""
+    global _lock, _world_is_over
+    _lock = threading.RLock()
+    _world_is_over = False
+    _parents[:] = [weakref.ref(group) for group in registered_groups()]
+    for connections in [*(noted.connections for noted in _noted), *(build.connections for build in _builds), *_left]:
+        if connections is not None:
+            connections.let_go_in_child()
+    for of_the_parent in (_noted, _builds, _left):
+        of_the_parent.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

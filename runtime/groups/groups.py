@@ -1,0 +1,108 @@
+"""Torch's process groups as worlds() needs them: building the default group of a world, and leaving all groups."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+from softrun.runtime.events import WorkerInfo
+from softrun.runtime.groups import books
+from softrun.runtime.groups.abort import abort_groups
+from softrun.runtime.groups.books import has_group
+from softrun.runtime.groups.destroy import destroy_aside
+from softrun.runtime.groups.group_registry import let_go, note_groups, settle_builds
+
+# What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
+_SYMPTOMS = (
+    "gloo/transport",
+    "gloo/rendezvous",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "Application timeout caused pair closure",
+    "Socket Timeout",
+    "NCCL",
+)
+
+# NCCL's abort waits for its kernels; a group must not be destroyed before.
+ABORT_S = 30.0
+
+_log = logging.getLogger("softrun.runtime")
+
+
+def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
+    """Build the default group of a world. One of an earlier world that is still there is left first."""
+    import torch
+    import torch.distributed as dist
+
+    note_groups()
+    if dist.is_initialized():
+        _log.info("leaving the default process group that was built outside of this world")
+        dist.destroy_process_group()
+    leave_unfinished_groups()
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
+
+
+def leave_groups(*, in_trouble: bool) -> None:
+    """Leave whatever process groups this process has, whoever built them.
+
+    In trouble they are aborted first, and no peer notices before the next group is built. Nothing is left behind, even
+    of a group whose build or destruction was interrupted at any line. Never imports torch.
+    """
+    settle_builds()
+    if in_trouble:
+        end = time.monotonic() + ABORT_S
+        for thread in abort_groups():
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                _log.warning("the process groups are left although one of them was not aborted within %g s", ABORT_S)
+    if in_trouble and not books.are_empty():
+        destroy_aside()
+    if has_group():
+        import torch.distributed as dist
+
+        try:
+            dist.destroy_process_group()
+        except Exception:
+            _log.warning("the process group was left in disorder", exc_info=True)
+    if not books.are_empty():
+        books.empty()
+    if not in_trouble:
+        let_go()
+
+
+def leave_unfinished_groups() -> None:
+    """Leave what an interrupted build, or an interrupted destruction, has left behind; a default group stays."""
+    if not has_group():
+        settle_builds()
+        if not books.are_empty():
+            destroy_aside()
+        books.empty()
+
+
+def is_lost_peer(error: BaseException | None) -> bool:
+    """Whether the error, or what it came from, is what torch's groups and stores raise when a peer is lost."""
+    from torch.distributed import DistError
+
+    return any(
+        isinstance(each, DistError)
+        or (isinstance(each, RuntimeError) and any(symptom in str(each) for symptom in _SYMPTOMS))
+        for each in _origins(error)
+    )
+
+
+def is_lost_connection(error: BaseException | None) -> bool:
+    """As is_lost_peer; or what other libraries raise then, and for connections that no peer has to do with."""
+    return is_lost_peer(error) or any(isinstance(each, ConnectionError) for each in _origins(error))
+
+
+def _origins(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

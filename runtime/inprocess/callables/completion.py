@@ -1,0 +1,14 @@
+"""What is done when the function has returned."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from softrun.runtime.inprocess.callables.state import State
+
+
+class Completion(ABC):
+    """Called on a rank when its function has returned."""
+
+    @abstractmethod
+    def __call__(self, state: State) -> State | None: ...

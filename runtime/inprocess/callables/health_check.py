@@ -1,0 +1,91 @@
+"""Whether this rank can take part in the next iteration."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from softrun.runtime.inprocess.callables.arguments import check_count, check_duration
+from softrun.runtime.inprocess.callables.bounded import call_bounded
+from softrun.runtime.inprocess.callables.state import State
+
+
+class HealthCheckError(Exception):
+    """This rank is not fit for another iteration."""
+
+
+class HealthCheck(ABC):
+    """The guide: "The execution should be local to the calling rank, other ranks may have already been terminated, lost
+    or still executing the wrapped function." What is raised here ends this rank's process.
+    """
+
+    @abstractmethod
+    def __call__(self, state: State) -> State | None: ...
+
+
+@dataclass(frozen=True)
+class CudaHealthCheck(HealthCheck):
+    """Waits until the current device has done all its work, and so finds a hung GPU and a corrupted context.
+
+    Call it in the thread that chose the device. It does nothing where this process has not used CUDA: making a context
+    takes seconds and memory, and the device that it would be made on need not be this rank's.
+    """
+
+    timeout: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        check_duration("CudaHealthCheck: timeout", self.timeout)
+
+    def __call__(self, state: State) -> State:
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return state
+        try:
+            # The current device is each thread's own, so the thread that waits must be told.
+            wait = partial(cuda.synchronize, cuda.current_device())
+            # Twice: a corrupted context may report only at the call after the one that found it.
+            ended = all(call_bounded(wait, self.timeout, "softrun-cuda-health-check") for _ in range(2))
+        except Exception as error:
+            summary = str(error).strip().split("\n")[0]
+            raise HealthCheckError(f"CudaHealthCheck: the GPU of rank {state.rank} fails: {summary}") from error
+        if not ended:
+            raise HealthCheckError(
+                f"CudaHealthCheck: the GPU of rank {state.rank} did not end its work within "
+                f"{self.timeout.total_seconds():g} s; it hangs, or timeout must be longer than a training step"
+            )
+        return state
+
+
+@dataclass(eq=False)
+class FaultCounter(HealthCheck):
+    """Ends a rank on which the function has raised more often than that; faults of other ranks do not count."""
+
+    max_rank_faults: int
+    faults: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        check_count("FaultCounter: max_rank_faults", self.max_rank_faults, 0)
+
+    def __call__(self, state: State) -> State:
+        if isinstance(state.fn_exception, Exception) and self._is_new(state.fn_exception):
+            self.faults += 1
+        if self.faults > self.max_rank_faults:
+            raise HealthCheckError(
+                f"FaultCounter: the function has raised {self.faults} times on rank {state.rank}, "
+                f"more than max_rank_faults={self.max_rank_faults}"
+            ) from state.fn_exception
+        return state
+
+    def _is_new(self, error: Exception) -> bool:
+        """A check runs after a fault and again before the next iteration, both times with the same exception.
+
+        The exception is marked: keeping it here would keep its traceback, and with that the memory of the iteration.
+        """
+        counters: list[FaultCounter] = vars(error).setdefault("_softrun_counters", [])
+        if self in counters:
+            return False
+        counters.append(self)
+        return True

@@ -1,0 +1,220 @@
+"""Who is which in the next iteration, who of them is active, and who leaves.
+
+An assignment is a pure function of the whole table of ranks: it runs on one rank for all, so it needs no communication,
+and it must not ask its own process for anything (`seat.hostname`, not `socket.gethostname()`).
+
+`settle` runs an assignment and says what is wrong with its result. Every rank comes in active, last iteration's
+reserves too, so that they take the places of who was lost; filters then take away.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, fields, replace
+
+from softrun.runtime.inprocess.callables.arguments import check_callable, check_count
+from softrun.runtime.inprocess.callables.compose import name_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """One process and its place."""
+
+    rank: int
+    """Before: survivors have the rank of the iteration before, with gaps where ranks were lost; newcomers have been
+    given lost ranks first, then numbers above. After: what this rank shall have; of no meaning where discarded."""
+    newcomer: bool
+    """Its process was not in the iteration before: it has no state."""
+    active: bool = True
+    """False: a reserve, waits idle and warm."""
+    discarded: bool = False
+    """Shall leave the job."""
+    initial_rank: int
+    node: int
+    """The rank of its node."""
+    local_rank: int
+    hostname: str
+
+
+Seats = tuple[Seat, ...]
+
+
+class RankAssignment(ABC):
+    """Discarded seats stay in the tuple; the order of the tuple has no meaning."""
+
+    @abstractmethod
+    def __call__(self, seats: Seats) -> Seats: ...
+
+
+RankFilter = RankAssignment
+"""The guide's older name for those that choose the active ranks."""
+
+
+@dataclass(frozen=True)
+class ActivateAllRanks(RankAssignment):
+    """No reserves."""
+
+    def __call__(self, seats: Seats) -> Seats:
+        return tuple(replace(seat, active=not seat.discarded) for seat in seats)
+
+
+@dataclass(frozen=True)
+class ShiftRanks(RankAssignment):
+    """Closes the gaps: survivors first, in their order, newcomers after them, so that rank 0 is a survivor's.
+
+    0 . 2 3 . . 6 7  ->  0 2 3 6 7
+    """
+
+    def __call__(self, seats: Seats) -> Seats:
+        return _numbered(enumerate(_survivors_first(seats)), seats)
+
+
+@dataclass(frozen=True)
+class FillGaps(RankAssignment):
+    """Moves as few as possible: survivors whose rank is below the new world size keep it; the others fill the gaps in
+    order, survivors before newcomers.
+
+    0 . 2 3 . . 6 7  ->  0 6 2 3 7
+
+    Where rank 0 was lost and no survivor has to move, the lowest one does, so that rank 0 is a survivor's.
+    """
+
+    def __call__(self, seats: Seats) -> Seats:
+        order = _survivors_first(seats)
+        kept = {seat.rank: seat for seat in order if not seat.newcomer and seat.rank < len(order)}
+        moved = [seat for seat in order if kept.get(seat.rank) is not seat]
+        if kept and 0 not in kept and moved[0].newcomer:
+            moved.insert(0, kept.pop(min(kept)))
+        gaps = (rank for rank in range(len(order)) if rank not in kept)
+        return _numbered([*kept.items(), *zip(gaps, moved, strict=True)], seats)
+
+
+@dataclass(frozen=True)
+class FilterCountGroupedByKey(RankAssignment):
+    """Discards each group of ranks, whole, for whose size `condition(size)` is false.
+
+    The key is the name of a Seat's attribute or a function of a Seat. Newcomers count as well: a rank that was replaced
+    is healthy. List ShiftRanks or FillGaps before it in a Compose, to close the gaps that it makes.
+    """
+
+    key_or_fn: str | Callable[[Seat], Hashable]
+    condition: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in fields(Seat)]
+        if isinstance(self.key_or_fn, str):
+            if self.key_or_fn not in names:
+                raise ValueError(
+                    f"FilterCountGroupedByKey: key_or_fn is {self.key_or_fn!r}; "
+                    f"pass one of {', '.join(names)}, or a function of a Seat"
+                )
+        else:
+            wanted = "the name of an attribute of Seat or a function of a Seat"
+            check_callable("FilterCountGroupedByKey: key_or_fn", self.key_or_fn, wanted)
+        wanted = "a function of a group's size, like lambda count: count == 8"
+        check_callable("FilterCountGroupedByKey: condition", self.condition, wanted)
+
+    def __call__(self, seats: Seats) -> Seats:
+        keys = [None if seat.discarded else (self._key(seat),) for seat in seats]
+        kept = {key for key, count in Counter(keys).items() if key is not None and self.condition(count)}
+        return tuple(seat if key in kept else _discard(seat) for seat, key in zip(seats, keys, strict=True))
+
+    def _key(self, seat: Seat) -> Hashable:
+        key: Hashable = getattr(seat, self.key_or_fn) if isinstance(self.key_or_fn, str) else self.key_or_fn(seat)
+        return key
+
+
+@dataclass(frozen=True)
+class MaxActiveWorldSize(RankAssignment):
+    """At most so many ranks are active, those with the lowest ranks (None: no limit); the others are reserves."""
+
+    max_active_world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_active_world_size is not None:
+            check_count("MaxActiveWorldSize: max_active_world_size", self.max_active_world_size, 1)
+
+    def __call__(self, seats: Seats) -> Seats:
+        return seats if self.max_active_world_size is None else _leave_active(seats, self.max_active_world_size)
+
+
+@dataclass(frozen=True)
+class ActiveWorldSizeDivisibleBy(RankAssignment):
+    """The number of active ranks becomes the largest multiple that there is; the ranks above it are reserves."""
+
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("ActiveWorldSizeDivisibleBy: divisor", self.divisor, 1)
+
+    def __call__(self, seats: Seats) -> Seats:
+        active = len(_active(seats))
+        return _leave_active(seats, active - active % self.divisor)
+
+
+def settle(assignment: Callable[[Seats], Seats | None], seats: Seats) -> Seats:
+    """The table of the next iteration: in rank order, so that `settled[rank].rank == rank`, then who is discarded.
+
+    None of the ranks may be active: they wait for others. Raises ValueError, one line, where the result cannot be used.
+    """
+    given = tuple(replace(seat, active=not seat.discarded) for seat in seats)
+    returned = assignment(given)
+    result = given if returned is None else returned
+    trouble = _trouble(given, result)
+    if trouble:
+        raise ValueError(f"rank assignment {name_of(assignment)}: {trouble}")
+    staying = sorted((seat for seat in result if not seat.discarded), key=lambda seat: seat.rank)
+    return (*staying, *(_discard(seat) for seat in result if seat.discarded))
+
+
+def _trouble(before: Seats, after: object) -> str:
+    """Why this is no table of the next iteration, and what to change; empty if it is one."""
+    if not isinstance(after, (tuple, list)) or not all(isinstance(seat, Seat) for seat in after):
+        return f"it returned a {type(after).__name__}; return the tuple of all seats, changed by dataclasses.replace"
+    changed = Counter(map(_process, before))
+    changed.subtract(Counter(map(_process, after)))
+    for (initial_rank, *_), excess in changed.items():
+        if excess:
+            fault = "left out" if excess > 0 else "added or altered"
+            return f"it {fault} the process with initial rank {initial_rank}; set discarded=True for who shall leave"
+    staying = sorted((seat for seat in after if not seat.discarded), key=lambda seat: seat.rank)
+    for rank, seat in enumerate(staying):
+        if seat.rank != rank:
+            fault = f"two have rank {seat.rank}" if seat.rank == rank - 1 else f"nobody has rank {rank}"
+            return f"{fault}, among {len(staying)} ranks; list ShiftRanks() or FillGaps() before what discards ranks"
+    if not staying:
+        return f"it discards all of {len(after)} ranks; loosen its condition"
+    active = [seat.rank for seat in staying if seat.active]
+    if active and active[-1] != len(active) - 1:
+        reserve = next(seat.rank for seat in staying if not seat.active)
+        fault = f"rank {reserve} is a reserve but rank {active[-1]} is active"
+        return f"{fault}; list what limits the size before ShiftRanks() or FillGaps()"
+    return ""
+
+
+def _process(seat: Seat) -> tuple[object, ...]:
+    """What an assignment must leave as it is."""
+    return seat.initial_rank, seat.node, seat.local_rank, seat.hostname, seat.newcomer
+
+
+def _survivors_first(seats: Seats) -> list[Seat]:
+    return sorted((seat for seat in seats if not seat.discarded), key=lambda seat: (seat.newcomer, seat.rank))
+
+
+def _numbered(ranks: Iterable[tuple[int, Seat]], seats: Seats) -> Seats:
+    return (*(replace(seat, rank=rank) for rank, seat in ranks), *(seat for seat in seats if seat.discarded))
+
+
+def _active(seats: Seats) -> list[Seat]:
+    return sorted((seat for seat in seats if seat.active and not seat.discarded), key=lambda seat: seat.rank)
+
+
+def _leave_active(seats: Seats, count: int) -> Seats:
+    reserves = set(_active(seats)[count:])
+    return tuple(replace(seat, active=False) if seat in reserves else seat for seat in seats)
+
+
+def _discard(seat: Seat) -> Seat:
+    return replace(seat, discarded=True, active=False)

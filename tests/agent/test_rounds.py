@@ -1,0 +1,530 @@
+"""What a leader decides, row by row; how leaders follow each other is the simulation's business."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from values import JOB, STORE, member, opened, ready, sealed
+
+from softrun.agent.protocol.model import Hold, Phase, Report, Round, Standing, Worker
+from softrun.agent.rendezvous import rounds
+from softrun.agent.rendezvous.rounds import Decision, Fate, Patience, Waits
+from softrun.runtime.events import WorkerFault
+
+WAITS = Waits(last_call_s=0.3, broken_s=0.5)
+A, B, C, D = (member(name) for name in "abcd")
+
+
+def decide(
+    round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: Patience | None = None
+) -> Decision:
+    heard = {report.member.node: report for report in reports}
+    return rounds.decide(round_, heard, set(dead.split()), STORE, WAITS, since or Patience(), now)
+
+
+def members(decision: Decision) -> list[str]:
+    assert decision.proposal is not None, decision.reason
+    return [m.node for m in decision.proposal.members]
+
+
+# --- nothing to do
+
+
+def test_a_world_that_is_whole_stays() -> None:
+    assert decide(sealed(A, B), ready(A), ready(B)) == Decision("nothing to do")
+
+
+def test_nothing_is_decided_before_every_member_was_heard_or_is_dead() -> None:
+    assert decide(sealed(A, B, C), ready(A), ready(B)).reason == "waiting to hear of c"
+    assert members(decide(sealed(A, B, C), ready(A), ready(B), dead="c")) == ["a", "b"]
+
+
+def test_a_closed_job_stays_closed() -> None:
+    closed = rounds.close(sealed(A), "")
+    assert decide(closed, ready(A), ready(B)).proposal is None
+    with pytest.raises(AssertionError, match="closed job"):
+        rounds.seal(closed, [A], STORE, ())
+
+
+# --- smaller worlds, at once
+
+
+@pytest.mark.parametrize("standing", [Standing.AWAY, Standing.LEFT])
+def test_who_withdraws_is_left_out_at_once_and_is_not_lost(standing: Standing) -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, standing))
+    assert members(decision) == ["a"]
+    assert decision.proposal is not None
+    assert decision.proposal.lost == ()
+
+
+def test_who_dies_is_lost() -> None:
+    decision = decide(sealed(A, B), ready(A), ready(B), dead="b")
+    assert members(decision) == ["a"]
+    assert decision.proposal is not None
+    assert decision.proposal.lost == ("b",)
+    assert decision.proposal.number == 2
+
+
+def test_who_has_become_another_incarnation_comes_last() -> None:
+    again = member("a", incarnation=2)
+    assert members(decide(sealed(A, B), ready(again), ready(B))) == ["b", "a"]
+
+
+def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
+    assert rounds.fate(member("a", incarnation=2), None, dead=False) is Fate.UNHEARD
+
+
+def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
+    job = replace(JOB, min_nodes=2, max_nodes=2)
+    assert members(decide(sealed(A, B, job=job), ready(A), ready(B), ready(C), dead="b")) == ["a", "c"]
+
+
+# --- too few
+
+
+def test_below_the_minimum_the_rest_keep_their_place() -> None:
+    job = replace(JOB, min_nodes=2)
+    decision = decide(sealed(A, B, job=job), ready(A), ready(B), dead="b")
+    assert decision.proposal is not None
+    assert decision.proposal.phase is Phase.OPEN
+    assert decision.proposal.number == 1
+    assert members(decision) == ["a"]
+
+
+def test_in_an_open_round_the_lost_are_dropped_too() -> None:
+    job = replace(JOB, min_nodes=3)
+    decision = decide(opened(A, B, number=1, job=job), ready(A), ready(B), dead="b")
+    assert decision.proposal is not None
+    assert decision.proposal.phase is Phase.OPEN
+    assert decision.proposal.lost == ("b",)
+
+
+def test_an_open_round_that_was_a_world_is_sealed_as_soon_as_enough_are_there() -> None:
+    job = replace(JOB, min_nodes=2)
+    assert members(decide(opened(A, number=1, job=job), ready(A), ready(B))) == ["a", "b"]
+
+
+# --- larger worlds, after the last call
+
+
+def test_the_first_world_waits_for_the_last_call() -> None:
+    since = Patience()
+    assert decide(opened(A), ready(A), ready(B), now=10.0, since=since).again_at == 10.3
+    assert decide(opened(A), ready(A), ready(B), now=10.2, since=since).proposal is None
+    assert members(decide(opened(A), ready(A), ready(B), now=10.3, since=since)) == ["a", "b"]
+
+
+def test_a_full_world_waits_for_nobody_and_the_rest_queue() -> None:
+    job = replace(JOB, max_nodes=2)
+    assert members(decide(opened(A, job=job), ready(A), ready(B), ready(C))) == ["a", "b"]
+    assert decide(sealed(A, B, job=job), ready(A), ready(B), ready(C)).proposal is None
+
+
+def test_newcomers_are_admitted_in_the_order_in_which_they_came() -> None:
+    job = replace(JOB, max_nodes=3)
+    assert members(decide(sealed(A, job=job), ready(A), ready(D), ready(B), ready(C))) == ["a", "d", "b"]
+
+
+def test_a_newcomer_that_is_dead_is_no_newcomer() -> None:
+    assert decide(sealed(A), ready(A), ready(B), dead="b").reason == "nothing to do"
+
+
+# --- broken worlds
+
+
+def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
+    since = Patience()
+    reports = (ready(A), ready(B, broken_round=1))
+    assert decide(sealed(A, B), *reports, now=1.0, since=since).again_at == 1.5
+    assert members(decide(sealed(A, B), *reports, now=1.5, since=since)) == ["a", "b"]
+    assert members(decide(sealed(A, B), *reports, dead="b", now=1.1, since=since)) == ["a"]
+
+
+def test_a_world_that_was_broken_earlier_is_not_broken_now() -> None:
+    assert decide(sealed(A, B, number=2), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
+
+
+def test_a_newcomer_cannot_break_a_world() -> None:
+    job = replace(JOB, max_nodes=1)
+    assert decide(sealed(A, job=job), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
+
+
+# --- faults
+
+
+def fault(round_: int = 1, depth: int = 0, text: str = "") -> WorkerFault:
+    return WorkerFault(round=round_, depth=depth, text=text)
+
+
+def proposal(decision: Decision) -> Round:
+    assert decision.proposal is not None, decision.reason
+    return decision.proposal
+
+
+def test_a_fault_waits_for_no_loss_that_would_explain_it() -> None:
+    after = proposal(decide(sealed(A, B), ready(A), ready(B, fault=fault(text="why", depth=2))))
+    assert (after.number, [m.node for m in after.members]) == (2, ["a", "b"])
+    assert after.fault == fault(text="why", depth=2)
+
+
+def test_a_fault_of_an_earlier_world_is_answered() -> None:
+    assert decide(sealed(A, B, number=2), ready(A), ready(B, fault=fault(1))).reason == "nothing to do"
+
+
+def test_a_newcomer_has_no_fault_of_this_world() -> None:
+    job = replace(JOB, max_nodes=1)
+    assert decide(sealed(A, job=job), ready(A), ready(B, fault=fault())).reason == "nothing to do"
+
+
+def test_of_several_faults_the_outermost_wrapper_counts() -> None:
+    reports = [ready(m, fault=fault(depth=depth)) for m, depth in ((A, 3), (B, 1), (C, 2))]
+    assert proposal(decide(sealed(A, B, C), *reports)).fault == fault(depth=1)
+
+
+@pytest.mark.parametrize("lost", [Report(B, Standing.AWAY), None], ids=["away", "dead"])
+def test_beside_a_loss_no_wrapper_is_named(lost: Report | None) -> None:
+    reports = [ready(A, fault=fault(depth=2, text="why")), *([lost] if lost else [])]
+    after = proposal(decide(sealed(A, B), *reports, dead="" if lost else "b"))
+    assert [m.node for m in after.members] == ["a"]
+    assert after.fault == fault(depth=0, text="why")
+
+
+def test_a_loss_alone_is_no_fault() -> None:
+    assert proposal(decide(sealed(A, B), ready(A), ready(B), dead="b")).fault is None
+
+
+def test_newcomers_come_with_the_world_that_follows_a_fault_and_no_wrapper_is_named() -> None:
+    after = proposal(decide(sealed(A), ready(A, fault=fault(depth=2)), ready(B)))
+    assert ([m.node for m in after.members], after.fault) == (["a", "b"], fault(depth=0))
+
+
+def test_so_does_a_worker_that_was_replaced() -> None:
+    old, new = member("a", workers=1), member("a", workers=2)
+    assert proposal(decide(sealed(old), ready(new, fault=fault(depth=2)))).fault == fault(depth=0)
+
+
+def test_what_comes_next_does_not_repeat_the_fault() -> None:
+    world = replace(sealed(A, B, number=2), fault=fault(1))
+    assert proposal(decide(world, ready(A), ready(B), dead="b")).fault is None
+
+
+# --- those who are not ready
+
+
+def test_a_node_that_names_no_workers_is_no_newcomer() -> None:
+    unready = replace(B, workers=())
+    assert decide(sealed(A), ready(A), ready(unready)).reason == "nothing to do"
+    assert members(decide(sealed(A, B), ready(A), ready(unready), ready(C), dead="b")) == ["a", "c"]
+
+
+def test_it_is_not_counted_among_those_who_are_here() -> None:
+    job = replace(JOB, min_nodes=2)
+    assert decide(opened(A, number=1, job=job), ready(A), ready(replace(B, workers=()))).proposal is None
+
+
+def test_a_member_that_names_no_workers_any_more_is_left_out_and_not_lost() -> None:
+    after = proposal(decide(sealed(A, B), ready(A), ready(replace(B, workers=()))))
+    assert ([m.node for m in after.members], after.lost) == (["a"], ())
+
+
+def test_so_is_the_leader_itself() -> None:
+    assert members(decide(sealed(A, B), ready(replace(A, workers=())), ready(B))) == ["b"]
+
+
+def test_when_nobody_can_be_in_a_world_it_is_waited_for() -> None:
+    assert decide(sealed(A), ready(replace(A, workers=()))).proposal is None
+
+
+def test_a_reserve_that_is_ready_takes_a_lost_place() -> None:
+    job = replace(JOB, max_nodes=2)
+    assert decide(sealed(A, B, job=job), ready(A), ready(B), ready(C)).proposal is None
+    assert members(decide(sealed(A, B, job=job), ready(A), ready(replace(B, workers=())), ready(C))) == ["a", "c"]
+
+
+# --- the end
+
+
+def test_the_first_to_finish_closes_the_door() -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FINISHED, done=(0,)), ready(C))
+    assert decision.proposal is not None
+    assert decision.proposal.finishing
+    assert members(decision) == ["a", "b"]
+
+
+def test_when_all_have_finished_the_job_is_closed() -> None:
+    finishing = sealed(A, B, finishing=True)
+    done = [Report(m, Standing.FINISHED, done=(0,)) for m in (A, B)]
+    decision = decide(finishing, *done, dead="b")  # that its agent went away takes nothing from it
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
+
+
+def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FAILED, reason="b: exited with code 1"))
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "b: exited with code 1")
+
+
+def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
+    job = replace(JOB, min_nodes=2)
+    finishing = sealed(A, B, job=job, finishing=True)
+    assert decide(finishing, ready(A), Report(B, Standing.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
+    assert members(decide(finishing, ready(A), ready(B), dead="b")) == ["a"]
+
+
+# --- whatever it has heard
+
+
+some = st.builds(
+    lambda name, incarnation, standing, broken: Report(
+        member(name, incarnation), standing, (0,) if standing is Standing.FINISHED else (), broken
+    ),
+    st.sampled_from("abcde"),
+    st.integers(1, 2),
+    st.sampled_from(Standing),
+    st.integers(0, 2),
+)
+
+
+@given(
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
+    st.lists(some, max_size=6),
+    st.sets(st.sampled_from("abcde")),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_whatever_was_heard_the_next_record_is_sound(
+    placed: list[str], reports: list[Report], dead: set[str], is_open: bool, least: int
+) -> None:
+    job = replace(JOB, min_nodes=least, max_nodes=4)
+    make = opened if is_open else sealed
+    round_ = make(*(member(name) for name in placed), number=1, job=job)
+    heard = {report.member.node: report for report in reports}
+    decision = rounds.decide(round_, heard, dead, STORE, WAITS, Patience(enough_since=-1, broken_since=-1), 9.0)
+    after = decision.proposal
+    if after is None:
+        return
+    assert after.version == round_.version + 1
+    if after.phase is Phase.SEALED and after.number > round_.number:
+        assert least <= len(after.members) <= 4
+        assert not {m.node for m in after.members} & dead
+        assert all(heard[m.node].standing is Standing.READY for m in after.members)
+        assert set(after.lost) <= dead
+
+
+# --- between two steps
+
+PAUSING = replace(WAITS, hold_s=5.0)
+
+
+def held(version: int, first: int, last: int) -> dict[str, object]:
+    return {"held": Hold((version, 0), first, last, all=last > 0)}
+
+
+def in_step(round_: Round, *reports: Report, since: Patience | None = None, now: float = 9.0) -> Decision:
+    heard = {report.member.node: report for report in reports}
+    waited = since or Patience(enough_since=0.0)
+    return rounds.decide(round_, heard, set(), STORE, PAUSING, waited, now)
+
+
+def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
+    world = sealed(A, B)
+    asking = in_step(world, ready(A), ready(B), ready(C))
+    assert (asking.proposal, asking.holds, asking.again_at) == (None, True, 14.0)
+    one = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(1, 3, 3)), ready(C))
+    assert (one.proposal, one.holds) == (None, True), "an answer about another record is none"
+    agreed = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C))
+    assert members(agreed) == ["a", "b", "c"]
+    assert agreed.proposal is not None
+    assert (agreed.proposal.pause_at, agreed.holds) == (9, True)
+
+
+def test_they_go_on_while_all_are_told() -> None:
+    telling = replace(PAUSING, telling_s=0.03)
+    for step_s, pause_at in ((0.005, 9 + 6), (0.02, 9 + 1), (0.0301, 9), (0.0, 9)):
+        answers = [
+            ready(A, held=Hold((2, 0), 7, 8, all=True, step_s=step_s)),
+            ready(B, held=Hold((2, 0), 8, 9, all=True, step_s=step_s / 2)),
+        ]
+        agreed = rounds.decide(
+            sealed(A, B),
+            {report.member.node: report for report in (*answers, ready(C))},
+            set(),
+            STORE,
+            telling,
+            Patience(enough_since=0.0),
+            9.0,
+        )
+        assert agreed.proposal is not None
+        assert agreed.proposal.pause_at == pause_at, "by the slowest"
+
+
+def test_the_answer_to_a_hold_that_came_to_nothing_is_none_to_the_next() -> None:
+    again = Patience(enough_since=0.0, asked=1)
+    stale = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C), since=again)
+    assert (stale.proposal, stale.holds) == (None, True)
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=Patience(enough_since=0.0, hold_since=4.0))
+    assert late.proposal is not None
+    assert late.proposal.pause_at == 0
+
+
+def test_no_step_is_agreed_on_where_nobody_counts_or_not_all_alike() -> None:
+    for answers in ((held(2, 0, 0), held(2, 0, 0)), (held(2, 3, 3), held(2, 500, 501))):
+        decision = in_step(
+            sealed(A, B), *(ready(m, **answer) for m, answer in zip((A, B), answers, strict=True)), ready(C)
+        )
+        assert decision.proposal is not None
+        assert decision.proposal.pause_at == 0
+
+
+def test_one_that_has_yet_to_count_is_waited_for() -> None:
+    mixed = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 0, 0)), ready(C))
+    assert (mixed.proposal, mixed.holds, mixed.unanswered) == (None, True, "b")
+
+
+def test_a_loss_is_not_waited_for() -> None:
+    heard = {"a": ready(A), "c": ready(C)}
+    decision = rounds.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, Patience(), 0.0)
+    assert members(decision) == ["a", "c"]
+    assert not decision.holds
+
+
+def test_who_leaves_is_done_without_after_the_step() -> None:
+    world = sealed(A, B, C)
+    reports = [ready(A, **held(2, 5, 5)), ready(B, leaves=True, **held(2, 5, 6)), ready(C, **held(2, 5, 5))]
+    decision = in_step(world, *reports)
+    assert members(decision) == ["a", "c"]
+    assert decision.proposal is not None
+    assert decision.proposal.pause_at == 6
+    asking = in_step(world, ready(A), ready(B, leaves=True), ready(C))
+    assert (asking.proposal, asking.holds) == (None, True)
+
+
+def test_who_leaves_is_dismissed_where_too_few_would_be_left() -> None:
+    pair = replace(JOB, min_nodes=2)
+    decision = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True))
+    assert (decision.proposal, decision.dismisses) == (None, True)
+    replaced = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True), ready(C))
+    assert (replaced.holds, replaced.dismisses) == (True, False), "the newcomer takes its place"
+
+
+def test_who_leaves_is_no_newcomer() -> None:
+    assert decide(sealed(A), ready(A), ready(B, leaves=True)) == Decision("nothing to do")
+
+
+# --- which reports leave a decision as it is
+
+
+@pytest.mark.parametrize(("minimum", "matters"), [(3, 3), (1, 4)])
+def test_newcomers_below_the_minimum_or_during_the_last_call_change_nothing(minimum: int, matters: int) -> None:
+    decision = decide(opened(A, job=replace(JOB, min_nodes=minimum)), ready(A))
+    assert decision.crowd == matters
+    assert rounds.stands(decision, None, ready(B), heard=matters - 1, missed=False)
+    assert not rounds.stands(decision, None, ready(B), heard=matters, missed=False)
+    assert not rounds.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+
+
+def test_until_the_last_was_heard_only_a_failure_counts() -> None:
+    decision = decide(sealed(A, B, C), ready(A))
+    assert decision.unheard == "c"
+    assert rounds.stands(decision, None, ready(B), heard=2, missed=False)
+    assert not rounds.stands(decision, None, ready(C), heard=2, missed=False)
+    assert not rounds.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+
+
+def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed() -> None:
+    decision = decide(sealed(A, B), ready(A), ready(B))
+    before, again = ready(B, sequence=1), ready(B, sequence=2, since=1)
+    assert rounds.stands(decision, before, again, heard=2, missed=False)
+    assert not rounds.stands(decision, before, again, heard=2, missed=True)
+    assert not rounds.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
+
+
+def test_while_one_works_that_others_finish_changes_nothing() -> None:
+    decision = decide(sealed(A, B, C, finishing=True), ready(A), ready(B), ready(C))
+    assert decision.unfinished == "c"
+    assert rounds.stands(decision, ready(B), Report(B, Standing.FINISHED, done=(0,)), heard=3, missed=False)
+    assert not rounds.stands(decision, ready(C), Report(C, Standing.FINISHED, done=(0,)), heard=3, missed=False)
+
+
+# --- faults that come together, and the end of the work
+
+
+def told(text: str, wait_s: float = 0.0) -> WorkerFault:
+    return WorkerFault(round=1, text=text, last_call_wait=wait_s)
+
+
+def test_a_fault_waits_for_those_of_others_on_any_node_and_all_are_named() -> None:
+    since = Patience()
+    first = ready(A, fault=told("of a", wait_s=2.0))
+    broken = ready(B, broken_round=1)  # its ranks have felt it, which needs no other explanation
+    assert decide(sealed(A, B), first, broken, now=1.0, since=since).again_at == 3.0
+    assert decide(sealed(A, B), first, broken, now=2.9, since=since).proposal is None
+    proposal = decide(sealed(A, B), first, ready(B, fault=told("of b")), now=3.0, since=since).proposal
+    assert proposal is not None
+    assert proposal.fault is not None
+    assert proposal.fault.text == "of a\nalso of b"
+
+
+def test_a_loss_ends_the_wait_for_faults() -> None:
+    assert members(decide(sealed(A, B), ready(A, fault=told("of a", wait_s=9.0)), dead="b")) == ["a"]
+
+
+def test_when_those_that_worked_are_through_nobody_begins_anew() -> None:
+    replaced = replace(A, workers=(Worker(0, 2),))
+    decision = decide(sealed(A), ready(replaced, done=(1,), through=1, since=0))
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
+
+
+def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through() -> None:
+    away = replace(A, workers=())
+    assert decide(sealed(A), ready(away, through=1, stuck=True)).proposal is None
+    missed = ready(away, through=1, stuck=True, missed_round=1)
+    assert decide(sealed(A), missed).proposal is None, "the others were through before they came to this world"
+    back = replace(A, workers=(Worker(1, 1),))
+    behind = ready(back, done=(0,), through=1, since=0)
+    assert decide(sealed(A), behind).reason == "everybody has finished", "they have gone on meanwhile"
+    since = Patience(enough_since=0.0)
+    assert members(decide(sealed(A), ready(back, done=(0,), through=1, since=1), now=9.0, since=since)) == ["a"]
+
+
+def test_nobody_begins_anew_while_one_that_was_stuck_may_come_back() -> None:
+    begins = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=2, stuck=True, missed_round=2)
+    decision = decide(sealed(A, number=2), begins)
+    assert decision == Decision("everybody has finished but a worker that may come back")
+    assert decide(sealed(A, number=2), replace(begins, stuck=False)).reason == "everybody has finished"
+
+
+def test_who_came_after_the_others_had_worked_and_never_worked_with_them_begins_nothing() -> None:
+    through = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=0)
+    assert decide(sealed(A, B, number=2), through, ready(B, since=2)).reason == "everybody has finished"
+    assert members(decide(sealed(A, B, number=2), through, ready(B, since=1))) == ["b", "a"]
+
+
+def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
+    replaced = replace(A, workers=(Worker(0, 2),))
+    assert members(decide(sealed(A), ready(replaced, done=(1,)))) == ["a"]
+
+
+def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
+    pair = member("b", workers=2)
+    finished = Report(replace(pair, workers=pair.workers[:1]), Standing.FINISHED, done=(0,))
+    assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
+    finished = Report(pair, Standing.FINISHED, done=(0, 1))
+    assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
+
+
+def test_a_node_that_comes_back_leaves_behind_those_that_are_done() -> None:
+    pair = member("b", workers=2)
+    decision = decide(sealed(A), ready(A), ready(pair, done=(0,)), now=9.0, since=Patience(enough_since=0.0))
+    assert decision.proposal is not None
+    assert decision.proposal.members[1].workers == pair.workers[1:]
+    only_done = ready(replace(pair, workers=pair.workers[:1]), done=(0,))
+    assert decide(sealed(A), ready(A), only_done, now=9.0, since=Patience(enough_since=0.0)).proposal is None
