@@ -96,10 +96,10 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._limits = progress_limits(soft_timeout, hard_timeout)
         self._preload = preload
         self._handler = spec.rdzv_handler
-        if not isinstance(self._handler, MeetingPlace) and restart_policy != "hard":
+        if not isinstance(self._handler, MeetingPlace) and not self._policy.restarts_everybody():
             raise UsageError(
-                f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which knows hard "
-                "restarts only: leave --restart_policy out, or use c10d, etcd3 or static"
+                f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which can only "
+                "restart every worker: leave --restart_policy out, or use c10d, etcd3 or static"
             )
         try:
             get_logging_handler(spec.event_log_handler)
@@ -198,7 +198,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 params.backend,
                 params.endpoint,
                 params.config,
-                self._policy_name,
+                self._policy,
                 params.run_id,
                 node,
                 params.max_nodes,

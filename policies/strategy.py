@@ -80,3 +80,7 @@ class RestartPolicyStrategy(ABC):
 
     def respond(self, trigger: Trigger) -> Response:
         return self._responses[trigger]
+
+    def restarts_everybody(self) -> bool:
+        """Whether each change restarts every worker and a failure for good ends the job, as with torch's own agent."""
+        return set(self._responses.values()) == {Response.STOP_MEET_START, Response.END_JOB}

@@ -16,6 +16,7 @@ from softrun.agent.store.c10d import C10dStore, parse_endpoint
 from softrun.agent.store.etcd import EtcdStore
 from softrun.agent.store.etcd_client import EtcdAccess, parse_endpoints
 from softrun.agent.store.settings import PASSWORD_VARIABLE, EtcdSettings, RendezvousSettings
+from softrun.policies import RestartPolicyStrategy
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def choose_backend(
     name: str,
     endpoint: str,
     conf: dict[str, object],
-    policy: str,
+    policy: RestartPolicyStrategy,
     run_id: str,
     node: str,
     nodes: int,

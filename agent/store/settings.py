@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from softrun.agent.errors import UsageError
+from softrun.policies import Response, RestartPolicyStrategy, Trigger
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,7 +27,7 @@ class RendezvousSettings(BaseModel):
         default=0.3,
         ge=0,
         description="how long to wait for more nodes once there are enough, before the first world and before one "
-        "that grows; 30 under hard, where every growth restarts all workers. A world that shrinks never waits",
+        "that grows; 30 where every growth restarts all workers, as under hard. A world that shrinks never waits",
     )
     close_timeout: float = Field(default=30, gt=0, description="how long a failed node waits for the job to be ended")
     read_timeout: float = Field(
@@ -41,12 +42,12 @@ class RendezvousSettings(BaseModel):
     heartbeat_timeout: float | None = Field(default=None, description="torch's; has no meaning here")
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any], policy: str) -> Self:
+    def parse(cls, given: Mapping[str, Any], policy: RestartPolicyStrategy) -> Self:
         """Raises UsageError for an unknown key or a value that is out of range."""
         values = dict(given)
         if "timeout" in values:
             values.setdefault("join_timeout", values["timeout"])
-        if policy == "hard":
+        if policy.respond(Trigger.SCALE_UP) is Response.STOP_MEET_START:
             values.setdefault("last_call_timeout", 30)
         try:
             return cls.model_validate(values)

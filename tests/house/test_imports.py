@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The rooms of each package from the ground up: a room imports from itself and from those before it. "" is the package's
-#: own folder; a module that stands there by name is on the floor where it is listed.
+#: The rooms of each package from the ground up: a room imports from itself and from those before it. "" is the
+#: package's own folder; a module that stands there by name is on the floor where it is listed.
 ROOMS = {
     "policies": [""],
     "runtime": ["events", "interrupt", "steplog", "channel", "groups", "worker", "worlds", "inprocess"],

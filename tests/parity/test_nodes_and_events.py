@@ -232,7 +232,7 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
     assert len(lines["softrun"]) == 2
     refused = run_python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
     assert refused.returncode == 1
-    assert "knows hard restarts only" in refused.stderr.splitlines()[-1]
+    assert "can only restart every worker" in refused.stderr.splitlines()[-1]
 
 
 def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:

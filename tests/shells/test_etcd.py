@@ -28,6 +28,7 @@ from softrun.agent.store.etcd import EtcdStore
 from softrun.agent.store.etcd_client import EtcdAccess, _event_loop, _write, parse_endpoints
 from softrun.agent.torch_elastic.elastic import RendezvousParameters
 from softrun.agent.torch_elastic.handler import get_rendezvous_handler
+from softrun.policies import load_policy
 
 pytestmark = pytest.mark.etcd
 
@@ -382,7 +383,7 @@ def test_a_wrong_certificate_is_refused(
 
 
 def choose(endpoint: str = "h:1", **conf: object) -> None:
-    choose_backend("etcd3", endpoint, dict(conf), "soft", "job", "node", 1, "127.0.0.1")
+    choose_backend("etcd3", endpoint, dict(conf), load_policy("soft"), "job", "node", 1, "127.0.0.1")
 
 
 def test_a_password_has_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -427,4 +428,4 @@ def test_backends_that_are_not_there() -> None:
     with pytest.raises(UsageError, match=r"not registered.*use c10d, etcd3, static"):
         get_rendezvous_handler(RendezvousParameters("pigeon", "h:1", "job", 1, 1))
     with pytest.raises(UsageError, match="has no key 'lease_ttl'"):
-        choose_backend("c10d", "h:1", {"lease_ttl": 5}, "soft", "job", "node", 1, "127.0.0.1")
+        choose_backend("c10d", "h:1", {"lease_ttl": 5}, load_policy("soft"), "job", "node", 1, "127.0.0.1")
