@@ -2,8 +2,8 @@
 
 The member dials, the leader accepts. Every line is one JSON document, at most `MAX_LINE` bytes:
 
-    dialler  → {"job": id, "node": its own, "to": the node it wants, "host": …, "port": … of its own listener}
-    acceptor → {"node": its own}                        only if job and node are right; else it hangs up
+    dialler  → {"version": …, "job": id, "node": its own, "to": the node it wants, "host": …, "port": of its listener}
+    acceptor → {"version": …, "node": its own}          only if job and node are right; else it hangs up
     both     → messages (`softrun.agent.protocol.codec`), in any order
 
 The kernel closes the sockets of a process that dies, so a link is also the quickest proof of death there is. Since a
@@ -22,6 +22,7 @@ import logging
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from typing import TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from softrun.agent.errors import ProtocolError
-from softrun.agent.protocol.codec import decode_message, encode_message
+from softrun.agent.protocol.codec import PROTOCOL_VERSION, decode_message, encode_message
 from softrun.agent.protocol.model import Member, Message
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
 
@@ -38,6 +39,8 @@ MAX_LINE = 1 << 20
 MAX_UNSENT = 8 << 20
 PROBE_S = 5.0
 ACCEPT_AGAIN_S = 0.1  # after the descriptors have run out
+WARNINGS = 10  # at most, in `WARNINGS_S`: whoever can reach the port can make a link fail
+WARNINGS_S = 60.0
 _PROBES = 20  # a dying process may still accept for a moment; each try takes one loop of the driver
 
 logger = logging.getLogger("softrun.links")
@@ -78,6 +81,7 @@ class Links:
         self._clock = clock
         self._probes: dict[_Connection, float] = {}  # until when they are waited for
         self._accept_at: float | None = None  # when there may be descriptors again
+        self._warned_at: deque[float] = deque(maxlen=WARNINGS)
         self._dialled: dict[str, _Connection] = {}
         self._accepted: dict[str, _Connection] = {}
         self._open: set[_Connection] = set()
@@ -147,7 +151,7 @@ class Links:
             except BlockingIOError:
                 return
             except OSError as error:
-                logger.warning("a link could not be accepted: %s", error)
+                self._warn("a link could not be accepted: %s", error)
                 # Out of descriptors: the listener would stay readable, and keep the loop from everything else.
                 self._selector.unregister(self._listener)
                 self._accept_at = self._clock() + ACCEPT_AGAIN_S
@@ -223,7 +227,7 @@ class Links:
                 if connection in self._open:
                     connection.on_line(connection, line)
         except ProtocolError as error:
-            logger.warning("link to %s closed: %s", connection.node or "an unknown peer", error)
+            self._warn("link to %s closed: %s", connection.node or "an unknown peer", error)
             self._lost(connection, errno.EPROTO)
 
     def _send(self, connection: _Connection, line: bytes) -> None:
@@ -241,7 +245,7 @@ class Links:
         except OSError:
             connection.unsent.clear()  # reading will tell why
         if len(connection.unsent) > MAX_UNSENT:
-            logger.warning("link to %s closed: it takes nothing any more", connection.node)
+            self._warn("link to %s closed: it takes nothing any more", connection.node)
             self._lost(connection, errno.ENOBUFS)
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
@@ -249,22 +253,38 @@ class Links:
         if key.events != wanted:
             self._selector.modify(connection.sock, wanted, key.data)
 
+    def _warn(self, text: str, *what: object) -> None:
+        now = self._clock()
+        if len(self._warned_at) < WARNINGS or now - self._warned_at[0] >= WARNINGS_S:
+            self._warned_at.append(now)
+            logger.warning(text, *what)
+
     # --- the dialler's end
 
     def _greet(self, connection: _Connection) -> None:
         self._send(connection, _line(self._greeting(connection.node, probe=False)))
 
     def _greeting(self, to: str, probe: bool) -> _Greeting:
-        return _Greeting(job=self._job, node=self._node, to=to, host=self._host, port=self.port, probe=probe)
+        return _Greeting(
+            version=PROTOCOL_VERSION,
+            job=self._job,
+            node=self._node,
+            to=to,
+            host=self._host,
+            port=self.port,
+            probe=probe,
+        )
 
     def _dialled_line(self, connection: _Connection, line: bytes) -> None:
         if connection.up:
             self._observe(Heard(connection.node, decode_message(line)))
-        elif _read(_Answer, line).node == connection.node:
-            connection.up = True
-            self._observe(LinkUp(connection.node))
-        else:
+            return
+        answer = _read(_Answer, line)
+        if answer.node != connection.node:
             raise ProtocolError(f"somebody else answered: {line[:80]!r}")
+        _check_version(answer)
+        connection.up = True
+        self._observe(LinkUp(connection.node))
 
     def _dialled_closed(self, connection: _Connection, _code: int) -> None:
         if self._dialled.get(connection.node) is connection:
@@ -286,9 +306,10 @@ class Links:
             raise ProtocolError(f"it wants {greeting.to!r} of job {greeting.job!r}")
         connection.node = greeting.node
         connection.address = (greeting.host, greeting.port)
-        self._send(connection, _line(_Answer(node=self._node)))
+        self._send(connection, _line(_Answer(version=PROTOCOL_VERSION, node=self._node)))
         if greeting.probe:
             return
+        _check_version(greeting)  # after the answer, which tells the other end why
         connection.up = True
         before = self._accepted.pop(connection.node, None)
         if before is not None:
@@ -323,6 +344,7 @@ class Links:
 
 
 class _Greeting(BaseModel):
+    version: int = 0
     job: str
     node: str
     to: str
@@ -332,10 +354,19 @@ class _Greeting(BaseModel):
 
 
 class _Answer(BaseModel):
+    version: int = 0
     node: str
 
 
 _Document = TypeVar("_Document", bound=BaseModel)
+
+
+def _check_version(said: _Greeting | _Answer) -> None:
+    if said.version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"it speaks protocol version {said.version}, this agent {PROTOCOL_VERSION}: install the same release of "
+            "softrun on every node"
+        )
 
 
 def _line(document: BaseModel) -> bytes:

@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol.model import Member, Message, Round, Worker
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Of the round and the messages. Agents of one job must speak the same."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]

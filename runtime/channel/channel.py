@@ -28,8 +28,8 @@ of the worker's progress and of the agent. Where memory cannot be shared the fil
 The worker's part is one process's, which has claimed the page (`softrun.runtime.channel.ownership`). Its children
 inherit SOFTRUN_CHANNEL, and may read what the worker is told.
 
-Each other file is {"version": 4, "event": {...}} or {"version": 4, "status": {...}}. Unknown fields are passed over. A
-higher version is refused: agent and worker must use the same softrun.
+Each other file is {"version": 4, "event": {...}} or {"version": 4, "status": {...}}. Unknown fields are passed over.
+Another version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
 enter, a file that is too big or not to be understood. A bad directory is an error. A bad *file* is passed over with
@@ -313,7 +313,7 @@ def _decode(content: bytes, kind: str, of: type[_Message], path: Path) -> _Messa
     try:
         envelope = json.loads(content)
         version = envelope["version"]
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int) and version != VERSION:
             raise ChannelError(
                 f"{path} has version {version}, this softrun knows {VERSION}: "
                 "install the same version of softrun for the agent and for the worker"

@@ -186,7 +186,15 @@ def test_short_writes_are_carried_on(writer: EventWriter, reader: EventReader, m
     assert reader.poll() == [sent]
 
 
-GARBAGE = [b"", b"\xff\x00", b"[]", b"7", b'{"version": 1}', b'{"version": 1, "event": {}}', b"[" * 100_000]
+GARBAGE = [
+    b"",
+    b"\xff\x00",
+    b"[]",
+    b"7",
+    b'{"version": %d}' % VERSION,
+    b'{"version": %d, "event": {}}' % VERSION,
+    b"[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("content", GARBAGE, ids=range(len(GARBAGE)))
@@ -256,8 +264,11 @@ def test_more_than_a_mebibyte_is_not_sent(writer: EventWriter) -> None:
     assert [path.name for path in writer.path.iterdir()] == ["page"]
 
 
-def test_a_higher_version_is_an_error_that_says_what_to_do(writer: EventWriter, reader: EventReader) -> None:
-    put(writer, 1, b'{"version": %d, "event": "whatever comes"}' % (VERSION + 1))
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_another_version_is_an_error_that_says_what_to_do(
+    writer: EventWriter, reader: EventReader, version: int
+) -> None:
+    put(writer, 1, b'{"version": %d, "event": "whatever comes"}' % version)
     with pytest.raises(ChannelError, match="install the same version of softrun"):
         reader.poll()
 

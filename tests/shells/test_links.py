@@ -9,10 +9,13 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
-from softrun.agent.loop.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, Links
+from softrun.agent.loop.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, WARNINGS, WARNINGS_S, Links
+from softrun.agent.protocol.codec import PROTOCOL_VERSION
 from softrun.agent.protocol.model import Beat, Hello, Member, Report, Standing
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
 
@@ -122,7 +125,7 @@ def test_another_process_on_the_same_port_is_not_the_peer(ends: tuple[End, End])
                     sock, _ = impostor.accept()
                 except BlockingIOError:
                     continue
-                sock.send(json.dumps({"node": "somebody else"}).encode() + b"\n")
+                sock.send(json.dumps({"version": PROTOCOL_VERSION, "node": "somebody else"}).encode() + b"\n")
                 answered = True
         sock.close()
 
@@ -234,3 +237,48 @@ def test_what_is_said_last_arrives_though_the_link_is_closed_at_once(ends: tuple
     until(b, see=Heard("a", last), at=b)
     thread.join(10)
     assert time.monotonic() - closing < 5
+
+
+def test_an_agent_of_another_version_is_refused_and_both_ends_say_why(
+    ends: tuple[End, End], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = ends
+    ours, theirs = PROTOCOL_VERSION, PROTOCOL_VERSION - 1
+    with socket.create_connection(("127.0.0.1", b.links.port)) as old:
+        old.setblocking(False)
+        old.send(json.dumps({"job": "job", "node": "o", "to": "b", "host": "h", "port": 1}).encode() + b"\n")
+        answer = read_until_closed(old, b)
+    assert json.loads(answer) == {"version": ours, "node": "b"}
+    assert f"link to o closed: it speaks protocol version 0, this agent {ours}: install the same" in caplog.text
+
+    with socket.create_server(("127.0.0.1", 0)) as old:
+        a.links.dial(replace(b.member, port=old.getsockname()[1]))
+        sock, _ = old.accept()
+        sock.send(json.dumps({"version": theirs, "node": "b"}).encode() + b"\n")
+        until(a, see=LinkDown("b", gone=False), at=a)
+        sock.close()
+    assert f"link to b closed: it speaks protocol version {theirs}, this agent {ours}: install the same" in caplog.text
+
+
+def read_until_closed(sock: socket.socket, end: End) -> bytes:
+    received, deadline = b"", time.monotonic() + 10
+    while True:
+        assert time.monotonic() < deadline
+        end.turn()
+        with suppress(BlockingIOError):
+            data = sock.recv(1000)
+            if not data:
+                return received
+            received += data
+
+
+def test_who_can_reach_the_port_cannot_fill_the_log(ends: tuple[End, End], caplog: pytest.LogCaptureFixture) -> None:
+    _, b = ends
+    for moment, lines in ((0.0, WARNINGS), (WARNINGS_S, 2 * WARNINGS)):
+        b.now = moment
+        for _ in range(WARNINGS + 5):
+            with socket.create_connection(("127.0.0.1", b.links.port)) as stranger:
+                stranger.setblocking(False)
+                stranger.send(b"GET / HTTP/1.1\n")
+                read_until_closed(stranger, b)
+        assert len(caplog.records) == lines
