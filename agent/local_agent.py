@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from softrun.agent.core.engine import EngineConfig
 from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
 from softrun.agent.loop.assembly import run_agent
-from softrun.agent.loop.background import Aside
+from softrun.agent.loop.background import BackgroundQueue
 from softrun.agent.protocol.effects import Outcome, Result, Tell
 from softrun.agent.protocol.model import Address, JobSettings
 from softrun.agent.store.backends import choose_backend
@@ -40,9 +40,14 @@ from softrun.agent.torch_elastic.elastic import (
     put_metric,
     record_event,
 )
-from softrun.agent.torch_elastic.handler import JobOverError, JoinTimeoutError, MeetingPlace, StoreConnectionError
+from softrun.agent.torch_elastic.handler import (
+    JobOverError,
+    JoinTimeoutError,
+    SoftrunRendezvousHandler,
+    StoreConnectionError,
+)
 from softrun.agent.torch_elastic.timers import FILE_VARIABLE, start_timers
-from softrun.agent.workers.fork_server import Template, template_for
+from softrun.agent.workers.fork_server import ForkServer, template_for
 from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
@@ -96,7 +101,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._limits = progress_limits(soft_timeout, hard_timeout)
         self._preload = preload
         self._handler = spec.rdzv_handler
-        if not isinstance(self._handler, MeetingPlace) and not self._policy.restarts_everybody():
+        if not isinstance(self._handler, SoftrunRendezvousHandler) and not self._policy.restarts_everybody():
             raise UsageError(
                 f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which can only "
                 "restart every worker: leave --restart_policy out, or use c10d, etcd3 or static"
@@ -109,7 +114,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._round = 0
         self._timer_file: str | None = None
         # What handlers of events and metrics do may take its time, or fail, and is no matter of the driver's.
-        self._telling: Aside | None = None
+        self._telling: BackgroundQueue | None = None
 
     def run(self, role: str = "") -> RunResult:
         """Run this node's part of the job until it ends, and say how it ended for the workers.
@@ -117,12 +122,12 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         Raises torch's SignalException after a signal that made this node leave, and a SoftrunError, in one line, for
         what ends the job beside the workers' failures; where torch has a class for it, it is of that class too.
         """
-        if not isinstance(self._handler, MeetingPlace):
+        if not isinstance(self._handler, SoftrunRendezvousHandler):
             result: RunResult = super().run(role)
             return result
         began = self._meeting_since = time.monotonic()
         self._round = 0
-        self._telling = Aside("softrun-events")
+        self._telling = BackgroundQueue("softrun-events")
         run_id = self._handler.get_run_id()
         self._worker_watchdog, self._timer_file = start_timers(run_id, self._log_watchdog_event)
         try:
@@ -189,7 +194,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
 
     # --- one run
 
-    def _run(self, place: MeetingPlace) -> RunResult:
+    def _run(self, place: SoftrunRendezvousHandler) -> RunResult:
         params, spec = place.params, self._worker_group.spec
         self._check_devices(spec)
         node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -238,7 +243,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         result, supervisor = run_agent(config, self._policy, backend, signals, supervised)
         return _outcome(result, supervisor)
 
-    def _template(self, spec: WorkerSpec) -> Template | None:
+    def _template(self, spec: WorkerSpec) -> ForkServer | None:
         """What workers are forked from, if they may be, and are no functions, which have ways of their own to start."""
         if self._preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
             return None

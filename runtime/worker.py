@@ -40,7 +40,7 @@ from softrun.runtime.events import (
     WorkerStatus,
     WorldChangeEvent,
 )
-from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
 from softrun.runtime.groups.group_registry import begin_world, end_world, let_go
 from softrun.runtime.groups.groups import leave_unfinished_groups
@@ -402,7 +402,7 @@ class _Worker:
 
 def _note_groups() -> None:
     """From now on what the trainer builds can be aborted, and what it could not build can be destroyed."""
-    note_groups()
+    track_groups()
     destroying_nothing_does(leave_unfinished_groups)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from softrun.agent.core.engine import Engine, EngineConfig
 from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.links import Links, _Connection
-from softrun.agent.loop.observation_queue import Mailbox
+from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import JobSettings
 from softrun.agent.protocol.observations import Observation, Signalled, Tick, WorkerExited, WorkerStoreOpened
@@ -59,7 +59,7 @@ class LightAgent:
         self.result: do.Result | None = None
         self._dies = False
         self._selector = selectors.DefaultSelector()
-        self._mailbox = Mailbox(self._selector)
+        self._mailbox = ObservationQueue(self._selector)
         self._links = _CountedLinks(tally or Tally(), self._selector, "light", name, "127.0.0.1", self._mailbox.put)
         self._store = StoreThreads(lambda: self._opened(open_store(name)), self._mailbox.post)
         config = EngineConfig(job, name, "127.0.0.1", self._links.port, "light", 1, 0)

@@ -11,10 +11,10 @@ from softrun.agent.protocol.model import (
     JobSettings,
     Member,
     Message,
+    NodeIntent,
     Phase,
     Report,
     Round,
-    Standing,
     Worker,
 )
 
@@ -28,7 +28,7 @@ def member(node: str, incarnation: int = 1, workers: int = 1, lives: int = 1, ro
 
 
 def ready(placed: Member, **changes: object) -> Report:
-    return Report(placed, Standing.READY, **changes)  # type: ignore[arg-type]  # names of Report's own fields
+    return Report(placed, NodeIntent.READY, **changes)  # type: ignore[arg-type]  # names of Report's own fields
 
 
 def sealed(*members: Member, number: int = 1, job: JobSettings = JOB, finishing: bool = False) -> Round:
@@ -44,7 +44,7 @@ numbers = st.integers(0, 2**40)
 workers = st.builds(Worker, numbers, numbers)
 members = st.builds(Member, names, numbers, names, st.integers(0, 65535), names, st.tuples(workers) | st.just(()))
 reports: st.SearchStrategy[Report] = st.builds(
-    Report, members, st.sampled_from(Standing), st.lists(numbers).map(tuple), numbers, st.text(), numbers
+    Report, members, st.sampled_from(NodeIntent), st.lists(numbers).map(tuple), numbers, st.text(), numbers
 )
 messages: st.SearchStrategy[Message] = reports | st.builds(Hello, reports) | st.just(Beat())
 settings = st.builds(JobSettings, numbers, numbers, names, names)

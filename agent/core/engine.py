@@ -14,7 +14,7 @@ An agent is in one stage at a time:
     any ──signal, restarts spent, store lost, join timeout──▶ LEAVING ──workers gone───┘
 
 What happens in each stage on each observation stands in the `match` statements below, the empty cells included.
-Beside its stage an agent follows a leader, or is it: `softrun.agent.rendezvous.election`. Its workers are its crew:
+Beside its stage an agent follows a leader, or is it: `softrun.agent.rendezvous.election`. Its workers are its workers:
 `softrun.agent.core.local_workers`. What befalls those of them that live is judged in
 `softrun.agent.core.worker_health`; where they pause when nobody was lost is agreed on through
 `softrun.agent.core.step_barrier`.
@@ -27,16 +27,16 @@ from enum import Enum
 
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.lease_clock import Tenure
-from softrun.agent.core.local_workers import SIGKILL, SIGTERM, Crew
-from softrun.agent.core.step_barrier import Holds
-from softrun.agent.core.worker_health import Faults, Finding
+from softrun.agent.core.local_workers import SIGKILL, SIGTERM, LocalWorkers
+from softrun.agent.core.step_barrier import StepBarrier
+from softrun.agent.core.worker_health import Finding, WorkerHealth
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome, Result
-from softrun.agent.protocol.model import NOT_ASKED, Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.protocol.model import NO_REQUEST, Address, JobSettings, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, rounds
-from softrun.agent.rendezvous.election import Allegiance
-from softrun.agent.rendezvous.rounds import Waits
+from softrun.agent.rendezvous.election import Election
+from softrun.agent.rendezvous.rounds import LeaderTimeouts
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
@@ -106,13 +106,13 @@ class Engine:
         self._open_since = now  # since when there has been no world
         self.record: Round | None = None
         self.incarnation = 1
-        self._standing = Standing.READY
+        self._intent = NodeIntent.READY
         self._reason = ""
         self._broken_round = 0
         self._yielded = 0
-        self._crew = Crew(config.local_world_size, config.grace_s, config.named_store, config.limits)
-        self._faults = Faults(self._crew, config.host, now)
-        self._holds = Holds(self._crew)
+        self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
+        self._faults = WorkerHealth(self._workers, config.host, now)
+        self._holds = StepBarrier(self._workers)
         self._leaving: _Leaving | None = None
         self._restarts_left = config.max_restarts
 
@@ -132,14 +132,14 @@ class Engine:
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
         pauses = policy.respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK
-        waits = Waits(
+        timeouts = LeaderTimeouts(
             last_call_s=config.last_call_s,
             broken_s=0.0 if explained else config.broken_s,
             hold_s=HOLD_S if pauses else 0.0,
             telling_s=TELLING_S,
             converges=pauses,
         )
-        self._allegiance = Allegiance(config.node, config.beat_interval_s, config.beat_tolerance_s, waits, now)
+        self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now)
         self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
         self._last_report: Report | None = None
 
@@ -151,7 +151,7 @@ class Engine:
             return []
         self._now = now
         self._effects = []
-        if self._allegiance.look(now) and self._store_asked_at is not None:
+        if self._election.look(now) and self._store_asked_at is not None:
             self._store_asked_at = now  # the answer may have come while this agent was away
         self._take_in(seen)
         self._advance()
@@ -165,9 +165,9 @@ class Engine:
         if self.stage is Stage.ENDED:
             return None
         wanted = [
-            *self._allegiance.deadlines(),
+            *self._election.deadlines(),
             *self._faults.deadlines(),
-            self._crew.deadline(),
+            self._workers.deadline(),
             self._tenure.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
@@ -196,22 +196,22 @@ class Engine:
             case saw.LeaderBeatSeen(count):
                 self._store_asked_at = None
                 self._allowance.heard(self._now)
-                self._allegiance.leader_beats(count, self.record, self._report())
+                self._election.leader_beats(count, self.record, self._report())
             case saw.LeaseRenewed(until, term, granted_s):
                 self._lease_renewed(until, term, granted_s)
             case saw.LeasesExpired(leases):
                 for node, term in leases:
                     self._lease_expired(node, term)
             case saw.LinkUp(node):
-                self._effects += self._allegiance.link_up(node, self._report())
+                self._effects += self._election.link_up(node, self._report())
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
             case saw.Heard(node, message):
-                if self._allegiance.heeds(node):
+                if self._election.heeds(node):
                     self._allowance.heard(self._now)
-                self._effects += self._allegiance.hear(node, message, self._report())
+                self._effects += self._election.hear(node, message, self._report())
             case saw.WorkerStoreOpened(port):
-                self._allegiance.leadership.lend(Address(self._config.host, port))
+                self._election.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._worker_exited(local_rank, launch, exitcode)
             case saw.WorkerSaid(local_rank, launch, status):
@@ -235,7 +235,7 @@ class Engine:
         if before is None and round_.phase is Phase.CLOSED:
             self._leave(Result(Outcome.JOB_OVER, "this job is over already: choose another --rdzv_id"))
             return
-        self._effects += self._allegiance.adopt(round_)
+        self._effects += self._election.adopt(round_)
         if round_.lost and set(round_.lost) & self._peers():
             self._loss_at = self._now
         placed_before = before is not None and before.member(self._config.node, self.incarnation) is not None
@@ -246,7 +246,7 @@ class Engine:
             self._note(f"all {len(round_.members)} places are taken: this node waits for one")
         if round_.phase is Phase.CLOSED:
             self._closed(round_)
-        elif placed_before and not placed and self._standing is Standing.READY:
+        elif placed_before and not placed and self._intent is NodeIntent.READY:
             if self._leaving is not None:
                 self._see_off(self._leaving, round_)
             else:
@@ -257,7 +257,7 @@ class Engine:
             self._fell_short()
 
     def _sealed(self, round_: Round) -> None:
-        told = self._crew.told
+        told = self._workers.told
         news = told is None or told.number != round_.number
         match self.stage:
             case Stage.WAITING:
@@ -277,12 +277,12 @@ class Engine:
             return  # somebody may have gone on without this node; looked at again with the next renewal
         if round_.number <= self._broken_round:
             return  # its workers failed there: only the next world is of use
-        told = self._crew.told
+        told = self._workers.told
         if told is not None and self._stops_for(_trigger(told, round_)):
             self._restart(charged=False)
             return
         if told is not None and self._now - self._since >= SILENCE_S:
-            for local_rank in self._crew.silent():
+            for local_rank in self._workers.silent():
                 self._note(
                     f"the world changes, and worker {local_rank} has not asked for one in {SILENCE_S:.0f} s: for a "
                     "script that never calls worlds() or get_worker_info(), use --restart_policy hard",
@@ -294,8 +294,8 @@ class Engine:
 
     def _enter(self, round_: Round) -> None:
         life = (self._config.node, self.incarnation)
-        self._effects += self._crew.enter(round_, life, self._restarts_left, self._now)
-        if self._crew.incomplete:
+        self._effects += self._workers.enter(round_, life, self._restarts_left, self._now)
+        if self._workers.incomplete:
             self._break_world()
 
     def _fell_short(self) -> None:
@@ -309,44 +309,44 @@ class Engine:
     def _lease_renewed(self, until: float, term: int, granted_s: float) -> None:
         doubted = self._tenure.doubted
         lapsed = self._tenure.renewed(until, term, granted_s, self._now)
-        self._allegiance.judge_by_leases()
-        if lapsed and self._standing is Standing.READY:
+        self._election.judge_by_leases()
+        if lapsed and self._intent is NodeIntent.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
-        elif doubted and not self._tenure.doubted and self._crew.living():
+        elif doubted and not self._tenure.doubted and self._workers.living():
             self._note("the lease still stands: this node goes on", warning=True)
         if self.stage is Stage.WAITING:
             self._look_again()
 
     def _lease_expired(self, node: str, term: int) -> None:
-        self._allegiance.lease_expired(node, term)
+        self._election.lease_expired(node, term)
         if node != self._config.node and node in self._peers():
             self._loss_at = self._now
 
     def _fence(self) -> None:
         """This node's lease may expire soon: whoever takes its place then must not meet its workers."""
         self._tenure.doubt(self._now)
-        if self._crew.living():
+        if self._workers.living():
             self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
         if self.stage is Stage.WORKING:
             self._break_world()
             self._halt()
-        self._effects += self._crew.hurry(self._now)
+        self._effects += self._workers.hurry(self._now)
 
     def _end_who_stays(self) -> None:
         """PAUSE asks a worker to leave; one that does not in time, in the middle of a checkpoint, say, is ended."""
-        if self.stage is Stage.WAITING and not self._crew.has_left():
+        if self.stage is Stage.WAITING and not self._workers.has_left():
             self._note("a worker did not leave its world in time: the workers of this node are ended", warning=True)
             self._restart(charged=False, withdraw=True)
-            self._effects += self._crew.hurry(self._now)
+            self._effects += self._workers.hurry(self._now)
 
     def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
         """It comes back as a newcomer."""
-        if not self._crew.workers():
+        if not self._workers.workers():
             why = "the others went on without this node, none of whose workers can be in a world"
         # One whose workers are being started again is on its way back already, and has said so.
         self._note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
         self.incarnation += 1
-        self._crew.stay_behind()
+        self._workers.stay_behind()
         match self.stage:
             case Stage.WORKING:
                 self._halt()
@@ -358,7 +358,7 @@ class Engine:
         if self._stops_for(Trigger.SCALE_DOWN):
             self._restart(charged=False)
         else:
-            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN, self._now)
+            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, self._now)
             self._stage(Stage.WAITING)
 
     def _closed(self, round_: Round) -> None:
@@ -375,26 +375,26 @@ class Engine:
                 pass  # ends when the workers are gone
 
     def _worker_said(self, local_rank: int, launch: int, status: WorkerStatus) -> None:
-        told = self._crew.told
-        if not self._crew.said(local_rank, launch, status, self._now) or told is None:
+        told = self._workers.told
+        if not self._workers.said(local_rank, launch, status, self._now) or told is None:
             return
         if status.counts == told.number:
             self._effects += self._holds.counts(local_rank, launch)
-        if self._crew.has_worked():
-            self._allegiance.leadership.worked_in(told.number)
+        if self._workers.has_worked():
+            self._election.leadership.worked_in(told.number)
         if status.broken_round == told.number:
             self._broken_round = told.number
         if status.fault is None or status.fault.round != told.number:
             return
         if self._restarts_all():
             # A restart is a new process, so whoever needs one has failed.
-            self._effects += self._crew.end(local_rank, self._now, hangs=False)
+            self._effects += self._workers.end(local_rank, self._now, hangs=False)
         else:
             self._faults.told(told, local_rank, status.fault, self._now)
 
     def _progress_seen(self, seen: saw.ProgressSeen, local_rank: int) -> None:
         finding = self._faults.look(seen, self._now)
-        text = self._crew.describe(local_rank, self._now)
+        text = self._workers.describe(local_rank, self._now)
         match finding:
             case Finding.WELL:
                 pass
@@ -404,37 +404,37 @@ class Engine:
                 self._note(f"{text} and has not left its world: the others go on without it", warning=True)
             case Finding.SUSPECT | Finding.HANGS:
                 self._note(f"{text} and is ended", warning=True)
-                self._effects += self._crew.end(local_rank, self._now)
+                self._effects += self._workers.end(local_rank, self._now)
 
     def _suspect(self, local_rank: int, text: str) -> None:
-        self._effects += self._crew.show(local_rank)
-        if self.stage is Stage.WORKING and not self._crew.leaving(local_rank):
+        self._effects += self._workers.show(local_rank)
+        if self.stage is Stage.WORKING and not self._workers.leaving(local_rank):
             self._note(f"{text}: asking for a new world", warning=True)
             self._go_on_without_silent()
             self._faults.accuse(local_rank, self._now)
-            self._effects += self._crew.look_at_all()
+            self._effects += self._workers.look_at_all()
         self._faults.suspect(local_rank, self._now)
 
     def _go_on_without_silent(self) -> None:
         """Ask for a world of those that have asked for one."""
         self._break_world()
-        self._crew.leave_out_silent()
-        self._effects += self._crew.pause(None, self._now)
+        self._workers.leave_out_silent()
+        self._effects += self._workers.pause(None, self._now)
         self._stage(Stage.WAITING)
 
     def _late_at(self) -> float | None:
         """When to go on without the workers that have yet to ask for a world."""
         joins = self._joins()
-        return self._crew.late_at(joins) if joins or self.stage is Stage.WORKING else None
+        return self._workers.late_at(joins) if joins or self.stage is Stage.WORKING else None
 
     def _look_for_late(self) -> None:
         late_at = self._late_at()
         if late_at is None or self._now < late_at or self._restarts_all():
             return
-        for local_rank in self._crew.silent():
+        for local_rank in self._workers.silent():
             self._note(f"worker {local_rank} has yet to ask for its world: the others go on until it does", True)
         if self._joins():
-            self._crew.leave_out_silent()
+            self._workers.leave_out_silent()
         else:
             self._go_on_without_silent()
 
@@ -444,22 +444,22 @@ class Engine:
 
     def _stops_for(self, trigger: Trigger) -> bool:
         """Does this cost the workers their processes? Those that nothing reaches, too, whatever the policy."""
-        return self._crew.never_asks or self._respond(trigger) is Response.STOP_MEET_START
+        return self._workers.never_asks or self._respond(trigger) is Response.STOP_MEET_START
 
     def _store_used(self, local_rank: int, launch: int, port: int) -> None:
         """A worker has begun in the world that its environment names, and has not asked for any."""
-        if self.stage in (Stage.WAITING, Stage.WORKING) and self._crew.uses_store(local_rank, launch, port):
+        if self.stage in (Stage.WAITING, Stage.WORKING) and self._workers.uses_store(local_rank, launch, port):
             self._note(
                 f"worker {local_rank} takes its world from its environment alone, and the world is another by now: the "
                 "workers of this node are started again, as they are with each world under --restart_policy hard; a "
                 "script that calls softrun.worlds() or get_worker_info() keeps its processes",
-                warning=not self._crew.never_asks,
+                warning=not self._workers.never_asks,
             )
-            self._crew.never_asks = True
+            self._workers.never_asks = True
             self._restart(charged=False)
 
     def _worker_exited(self, local_rank: int, launch: int, exitcode: int) -> None:
-        self._worker_gone(self._crew.exited(local_rank, launch, exitcode))
+        self._worker_gone(self._workers.exited(local_rank, launch, exitcode))
 
     def _worker_gone(self, failure: do.Failure | None) -> None:
         match self.stage:
@@ -467,11 +467,11 @@ class Engine:
                 if failure is not None:
                     self._worker_failed(failure)
                     return
-                if self._crew.incomplete or (self._crew.unbuilt and not self._restarts_all()):
+                if self._workers.incomplete or (self._workers.unbuilt and not self._restarts_all()):
                     self._break_world()
-                if self._crew.through():
-                    self._effects += self._crew.dismiss(self._now)
-                if self._crew.finished():
+                if self._workers.through():
+                    self._effects += self._workers.dismiss(self._now)
+                if self._workers.finished():
                     self._finish()
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; `_advance` looks whether all have
@@ -495,15 +495,15 @@ class Engine:
             case Response.WITHDRAW_AND_RETURN:
                 self._restart(charged=True, withdraw=True)
             case Response.REPLACE_WORKER:
-                if self._crew.restarts_of(failure.local_rank) >= self._config.max_restarts:
+                if self._workers.restarts_of(failure.local_rank) >= self._config.max_restarts:
                     self._spent()
                 else:
                     self._replaces = self._others_work()
-                    self._crew.replace(failure.local_rank, outside=self._replaces)
+                    self._workers.replace(failure.local_rank, outside=self._replaces)
             case Response.RECORD_FAILURE:
-                if not self._crew.workers() and not self._crew.living():
+                if not self._workers.workers() and not self._workers.living():
                     self._spent()
-                elif self._crew.finished():
+                elif self._workers.finished():
                     self._finish()
             case _:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
@@ -512,21 +512,21 @@ class Engine:
         """Is nobody needed who would have to begin from the beginning?"""
         if self.record is not None and self.record.finishing:
             return True
-        told = self._crew.told
+        told = self._workers.told
         alone = told is not None and len(told.members) == 1
         match self._respond(Trigger.WORKER_FAILURE):
             case Response.STOP_MEET_START:
                 return False  # those that are done stay so, and the others work on from their checkpoint
             case Response.WITHDRAW_AND_RETURN:
-                return self._crew.through() > 0
+                return self._workers.through() > 0
             case _:
-                return self._crew.through() > 0 and alone
+                return self._workers.through() > 0 and alone
 
     def _signalled(self, signum: int) -> None:
         result = Result(Outcome.SIGNALLED, signum=signum)
         match self.stage:
             case Stage.WORKING if self._leaving is None and self._others_may_go_on():
-                self._leaving = _Leaving(result, self._now + self._crew.leave_s)
+                self._leaving = _Leaving(result, self._now + self._workers.leave_s)
                 self._note("this node was told to leave, and does when the others can do without it")
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._leave(result, signum)
@@ -534,7 +534,7 @@ class Engine:
                 self._leave(Result(Outcome.SUCCEEDED))
             case Stage.LEAVING:
                 self._hurry = True
-                self._effects += self._crew.stop(SIGKILL, self._now)
+                self._effects += self._workers.stop(SIGKILL, self._now)
 
     def _store_lost(self, reason: str) -> None:
         match self.stage:
@@ -547,7 +547,7 @@ class Engine:
                 self._leave(Result(Outcome.STORE_LOST, reason))
 
     def _link_down(self, node: str, gone: bool) -> None:
-        self._allegiance.link_down(node, gone)
+        self._election.link_down(node, gone)
         if gone and node in self._peers():
             self._loss_at = self._now
 
@@ -569,29 +569,29 @@ class Engine:
         """The others have a world without this node."""
         if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.pause_at:
             leaving.seen_off = True
-            self._effects += self._crew.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.pause_at)
+            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.pause_at)
         else:
             self._leave(leaving.result, leaving.result.signum)
 
     def _go(self, leaving: _Leaving) -> None:
         """Leave, if this node is not needed any more, or has been for long enough."""
-        asked = self._allegiance.asked(self.record, self._report())
-        needed = self.stage is Stage.WORKING and not (leaving.seen_off and self._crew.has_left())
+        asked = self._election.asked(self.record, self._report())
+        needed = self.stage is Stage.WORKING and not (leaving.seen_off and self._workers.has_left())
         dismissed = not leaving.seen_off and asked is not None and asked.dismisses
         if not needed or dismissed or self._now >= leaving.until:
             self._leave(leaving.result, leaving.result.signum)
 
     def _keep_in_step(self) -> None:
         """Hold the workers while the leader asks for it."""
-        asked, record, told = self._allegiance.asked(self.record, self._report()), self.record, self._crew.told
-        holds = NOT_ASKED
+        asked, record, told = self._election.asked(self.record, self._report()), self.record, self._workers.told
+        holds = NO_REQUEST
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
             # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
-            holds = self._holds.asked if self._holds.asked[0] == record.version else NOT_ASKED
+            holds = self._holds.asked if self._holds.asked[0] == record.version else NO_REQUEST
             if asked is not None and asked.holds[0] == record.version:
                 holds = asked.holds
             elif asked is not None and asked.frees == record.version:
-                holds = NOT_ASKED
+                holds = NO_REQUEST
         self._effects += self._holds.follow(holds)
 
     # --- stages
@@ -603,21 +603,21 @@ class Engine:
     def _restart(self, charged: bool, withdraw: bool = False) -> None:
         self._charged = charged
         if withdraw:
-            self._standing = Standing.AWAY  # peers see a scale-down at once, not when this node is back
+            self._intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
         self._stage(Stage.RESTARTING)
-        self._effects += self._crew.stop(SIGTERM, self._now, rewinding=not withdraw)
+        self._effects += self._workers.stop(SIGTERM, self._now, rewinding=not withdraw)
 
     def _break_world(self) -> None:
         """Ask for another world than the one that the workers are in."""
-        if self._crew.told is None:
+        if self._workers.told is None:
             raise AssertionError("a worker was in no world")
-        self._broken_round = self._crew.told.number
+        self._broken_round = self._workers.told.number
 
     def _finish(self) -> None:
-        if self._crew.told is None:
+        if self._workers.told is None:
             self._leave(Result(Outcome.SUCCEEDED, "the workers of this node ended before they were in a world"))
             return
-        self._standing = Standing.FINISHED
+        self._intent = NodeIntent.FINISHED
         self._stage(Stage.FINISHED)
         self._note("all workers of this node have finished")
 
@@ -628,7 +628,7 @@ class Engine:
         self._leave(result)
         if response is Response.END_JOB:
             last = self._failures[-1]
-            self._standing = Standing.FAILED
+            self._intent = NodeIntent.FAILED
             self._reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
 
     def _workers_failed(self) -> Result:
@@ -638,16 +638,16 @@ class Engine:
     def _leave(self, result: Result, signum: int = SIGTERM) -> None:
         self._result = result
         self._leaving = None
-        self._standing = Standing.LEFT
+        self._intent = NodeIntent.LEFT
         self._stage(Stage.LEAVING)
-        self._effects += self._crew.stop(signum, self._now)
+        self._effects += self._workers.stop(signum, self._now)
 
     def _end(self, result: Result) -> None:
-        if self._crew.living():
+        if self._workers.living():
             raise AssertionError("ended with workers alive")
-        self._effects += self._allegiance.take_leave(self._report())
+        self._effects += self._election.take_leave(self._report())
         self._effects.append(
-            do.End(Result(result.outcome, result.reason, result.failures, result.signum, self._crew.ranks()))
+            do.End(Result(result.outcome, result.reason, result.failures, result.signum, self._workers.ranks()))
         )
         self.stage = Stage.ENDED
 
@@ -656,11 +656,11 @@ class Engine:
         match self.stage:
             case Stage.WAITING if self.record is None or self.record.phase is Phase.OPEN:
                 return self._open_since + config.join_timeout_s
-            case Stage.RESTARTING if not self._crew.living():
+            case Stage.RESTARTING if not self._workers.living():
                 return self._verdict_at()
             case Stage.FINISHED:
                 return self._since + config.exit_barrier_s
-            case Stage.LEAVING if self._standing is Standing.FAILED:
+            case Stage.LEAVING if self._intent is NodeIntent.FAILED:
                 return self._since + config.close_timeout_s
             case _:
                 return None
@@ -671,7 +671,7 @@ class Engine:
         return self._store_asked_at + self._config.store_timeout_s
 
     def _verdict_at(self) -> float:
-        told = self._crew.told
+        told = self._workers.told
         has_peers = told is not None and len(told.members) > 1
         return self._since + (self._config.verdict_s if self._charged and has_peers else 0.0)
 
@@ -694,8 +694,8 @@ class Engine:
         self._look_for_stores()
         self._look_for_late()
         self._effects += self._faults.advance(self._now)
-        self._effects += self._crew.tick(self._now)
-        for failure in self._crew.given_up():
+        self._effects += self._workers.tick(self._now)
+        for failure in self._workers.given_up():
             self._worker_gone(failure)
         if self._leaving is not None and self.stage in (Stage.WAITING, Stage.WORKING, Stage.RESTARTING):
             self._go(self._leaving)
@@ -706,9 +706,9 @@ class Engine:
         if self.stage is Stage.ENDED:
             return
         sure, seeks = self._tenure.sure(self._now), self.stage is Stage.WAITING
-        self._effects += self._allegiance.advance(self.record, self._report(), seeks, sure)
+        self._effects += self._election.advance(self.record, self._report(), seeks, sure)
         self._keep_in_step()
-        self._effects += self._allegiance.tell(self._report())
+        self._effects += self._election.tell(self._report())
         if self._replaces:
             self._replaces = False
             self._warm_up()  # the survivors' next world comes first: to start a process takes a while
@@ -717,7 +717,7 @@ class Engine:
         match self.stage:
             case Stage.WAITING:
                 self._wait()
-            case Stage.RESTARTING if not self._crew.living():
+            case Stage.RESTARTING if not self._workers.living():
                 if not self._charged or self._excused():
                     self._restarted()
                 elif self._now >= self._verdict_at():
@@ -726,14 +726,14 @@ class Engine:
                 due = self._stage_deadline()
                 if self._leader() is None or (due is not None and self._now >= due):
                     self._end(Result(Outcome.SUCCEEDED))
-            case Stage.LEAVING if not self._crew.living():
+            case Stage.LEAVING if not self._workers.living():
                 self._depart()
             case Stage.WORKING | Stage.RESTARTING | Stage.LEAVING | Stage.ENDED:
                 pass
 
     def _look_for_stores(self) -> None:
         """Those that have asked for no world may have begun in one that is not theirs."""
-        unasked = [] if self._restarts_all() else self._crew.unasked()
+        unasked = [] if self._restarts_all() else self._workers.unasked()
         if not unasked:
             self._look_at = None
         elif self._look_at is None or self._now >= self._look_at:
@@ -746,19 +746,19 @@ class Engine:
             return
         if any(isinstance(effect, do.Say) for effect in self._effects):
             self._allowance.said(self._now)
-        told = self._crew.told
+        told = self._workers.told
         self._effects += self._allowance.advance(told is None or len(told.members) == 1, self._tenure)
 
     def _peers(self) -> set[str]:
         """The nodes of the world that the workers were told of last."""
-        return {m.node for m in self._crew.told.members} if self._crew.told is not None else set()
+        return {m.node for m in self._workers.told.members} if self._workers.told is not None else set()
 
     def _excused(self) -> bool:
         """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause.
 
         Not where workers show whether they work, and had not begun to: one that fails then may fail each time.
         """
-        if self._crew.has_asked() and not (self._restarts_all() or self._crew.has_worked()):
+        if self._workers.has_asked() and not (self._restarts_all() or self._workers.has_worked()):
             return False
         return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
 
@@ -767,7 +767,7 @@ class Engine:
         if leader is not None and leader.node != self._config.node and not self._placed():
             self._warm_up()
         if self.record is None and self._store_empty and self._tenure.sure(self._now):
-            self._effects += self._allegiance.propose(rounds.found(self._me(), self._config.job))
+            self._effects += self._election.propose(rounds.found(self._me(), self._config.job))
         due = self._stage_deadline()
         if due is not None and self._now >= due:
             job = self._config.job
@@ -791,10 +791,10 @@ class Engine:
     def _warm_up(self) -> None:
         """Whoever is to join those at work starts outside of their world, so that they need not wait."""
         record = self.record
-        if record is not None and self._crew.absent() and self._others_work():
+        if record is not None and self._workers.absent() and self._others_work():
             life = (self._config.node, self.incarnation)
-            expected = ranks.with_member(record, replace(self._me(), workers=self._crew.all_workers()))
-            self._effects += self._crew.warm_up(expected, life, self._restarts_left, self._now)
+            expected = ranks.with_member(record, replace(self._me(), workers=self._workers.all_workers()))
+            self._effects += self._workers.warm_up(expected, life, self._restarts_left, self._now)
 
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""
@@ -808,12 +808,12 @@ class Engine:
     def _restarted(self) -> None:
         """The workers are stopped: begin anew."""
         self._failures.clear()
-        if self._standing is Standing.AWAY:
+        if self._intent is NodeIntent.AWAY:
             self.incarnation += 1
-            self._crew.renew()
-            self._standing = Standing.READY
+            self._workers.renew()
+            self._intent = NodeIntent.READY
         else:
-            self._crew.rewind()
+            self._workers.rewind()
         self._stage(Stage.WAITING)
         self._look_again()
 
@@ -832,7 +832,7 @@ class Engine:
         record = self.record
         alone = record is None or record.phase is Phase.CLOSED or self._leader() is None
         due = self._stage_deadline()
-        asked = self._standing is Standing.FAILED and due is not None and self._now < due
+        asked = self._intent is NodeIntent.FAILED and due is not None and self._now < due
         if self._hurry or alone or not (asked or self._hosts_store):
             self._end(self._result)
         elif not asked and not self._lingers:
@@ -847,37 +847,39 @@ class Engine:
 
     def _joins(self) -> bool:
         """A node that joins comes with all its workers; one that returns does not wait for those that were replaced."""
-        crew = self._crew
-        return bool(crew.outside()) and crew.waits_for_silent and not self._placed() and not crew.was_in_world()
+        workers = self._workers
+        return (
+            bool(workers.outside()) and workers.waits_for_silent and not self._placed() and not workers.was_in_world()
+        )
 
     def _me(self) -> Member:
         config = self._config
-        workers = () if self._joins() else self._crew.workers()
+        workers = () if self._joins() else self._workers.workers()
         term, place = self._tenure.term, config.place
         return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
 
     def _report(self) -> Report:
         last = self._last_report
         sequence = last.sequence if last is not None else 0
-        crew = self._crew
+        workers = self._workers
         report = Report(
             self._me(),
-            self._standing,
-            crew.done(),
+            self._intent,
+            workers.done(),
             self._broken_round,
             self._reason,
             sequence,
             self._faults.to_say(self._now),
-            crew.missed,
-            crew.through(),
-            crew.has_stuck(),
-            crew.since(),
+            workers.missed,
+            workers.through(),
+            workers.has_stuck(),
+            workers.since(),
             self._leaving is not None,
             self._yields(),
             self._holds.answer(),
-            self._allegiance.leadership.holds,
-            self._allegiance.leadership.frees,
-            self._allegiance.leadership.dismisses,
+            self._election.leadership.holds,
+            self._election.leadership.frees,
+            self._election.leadership.dismisses,
         )
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)
@@ -891,7 +893,7 @@ class Engine:
             record is not None
             and placed is not None
             and self._yielded != record.version
-            and not ranks.merge(placed, self._me(), self._crew.done()).workers
+            and not ranks.merge(placed, self._me(), self._workers.done()).workers
         ):
             self._yielded = record.version
         return self._yielded
@@ -899,7 +901,7 @@ class Engine:
     # --- small things
 
     def _leader(self) -> Member | None:
-        return self._allegiance.leader(self.record, self._report())
+        return self._election.leader(self.record, self._report())
 
     def _respond(self, trigger: Trigger) -> Response:
         return self._policy.respond(trigger)

@@ -1,4 +1,4 @@
-"""The crew: the local workers of one agent, what they were told, and how they are stopped.
+"""The local workers of one agent, what they were told, and how they are stopped.
 
 Each local rank is a slot. A slot's worker is:
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from softrun.agent.core.progress_watchdog import LEAVE, Watch
+from softrun.agent.core.progress_watchdog import LEAVE, ProgressWatchdog
 from softrun.agent.protocol.effects import Effect, Failure, LookAtProgress, Note, ShowStacks, SignalWorker, Spawn, Tell
 from softrun.agent.protocol.model import Address, Round, Worker
 from softrun.agent.rendezvous import ranks
@@ -53,7 +53,7 @@ LIVING = (State.RUNNING, State.STOPPING)
 
 
 @dataclass
-class Slot:
+class WorkerSlot:
     worker: Worker
     launch: int = 0
     state: State = State.ABSENT
@@ -79,7 +79,7 @@ class Slot:
     outside: bool = False
     stuck: bool = False
     failing: bool = False  # it is being ended, and that is its failure
-    watch: Watch | None = None
+    watch: ProgressWatchdog | None = None
     looked: bool = False  # its progress was asked for
     info: WorkerInfo | None = None  # its place in the world that it was told last
     shown: bool = False  # it was asked for its stacks
@@ -98,7 +98,7 @@ class Slot:
         return able and not self.outside and not self.stuck
 
 
-class Crew:
+class LocalWorkers:
     def __init__(
         self,
         size: int,
@@ -109,7 +109,7 @@ class Crew:
         self._limits = limits
         self._grace_s = grace_s
         self._named_store = named_store
-        self._slots = [Slot(Worker(local_rank, 1)) for local_rank in range(size)]
+        self._slots = [WorkerSlot(Worker(local_rank, 1)) for local_rank in range(size)]
         self._rewinding = False  # those who are stopped will be back in their places
         self.told: Round | None = None
         """The last world that the workers were told of."""
@@ -262,7 +262,7 @@ class Crew:
         return [Spawn(tuple(fresh), restarts_left)] if fresh else []
 
     @staticmethod
-    def _launch(slot: Slot, info: WorkerInfo, now: float) -> None:
+    def _launch(slot: WorkerSlot, info: WorkerInfo, now: float) -> None:
         slot.state = State.RUNNING
         slot.launch += 1
         slot.launch_port, slot.launched_at = info.master_port, now
@@ -302,7 +302,7 @@ class Crew:
     def _in_step_s(self, change: WorldChangeEvent | None) -> float:
         return JOIN_S if change is WorldChangeEvent.SCALE_UP else self.leave_s
 
-    def _out_of_step(self, slot: Slot, now: float) -> list[Effect]:
+    def _out_of_step(self, slot: WorkerSlot, now: float) -> list[Effect]:
         """The step that was agreed on was not reached in time: into the next world without it."""
         slot.in_step_until = None
         if slot.paused or slot.has_left or slot.info is None or self.told is None:
@@ -315,7 +315,7 @@ class Crew:
 
     @staticmethod
     def _tell(
-        slot: Slot,
+        slot: WorkerSlot,
         state: WorkerState,
         change: WorldChangeEvent | None,
         info: WorkerInfo,
@@ -358,9 +358,9 @@ class Crew:
         return True
 
     @staticmethod
-    def _watch(slot: Slot, limits: ProgressLimits, now: float) -> None:
+    def _watch(slot: WorkerSlot, limits: ProgressLimits, now: float) -> None:
         if slot.watch is None:
-            slot.watch = Watch(limits, now)
+            slot.watch = ProgressWatchdog(limits, now)
         slot.watch.apply(limits, now)
         if slot.has_left:
             slot.watch.left()
@@ -429,7 +429,7 @@ class Crew:
         slot.term_at = now + (SHOW_S if effects else 0.0)
         return effects
 
-    def _watched(self) -> list[tuple[Slot, Watch]]:
+    def _watched(self) -> list[tuple[WorkerSlot, ProgressWatchdog]]:
         return [(s, s.watch) for s in self._slots if s.state is State.RUNNING and s.watch is not None]
 
     def unasked(self) -> list[tuple[int, int]]:
@@ -565,7 +565,7 @@ class Crew:
             raise AssertionError("a worker failed that was never told of a world")
         return Failure(slot.info.rank, local_rank, launch, exitcode or -SIGTERM)
 
-    def _gap(self, slot: Slot) -> None:
+    def _gap(self, slot: WorkerSlot) -> None:
         """One has exited 0. Do the others of its world wait for it?"""
         if self.told is None or not slot.entered:
             return
@@ -576,7 +576,7 @@ class Crew:
         self.incomplete |= slot.called == self.told.number or never_came
         self.unbuilt |= slot.spoke and slot.worked != self.told.number
 
-    def _miss(self, slot: Slot, world: Round) -> None:
+    def _miss(self, slot: WorkerSlot, world: Round) -> None:
         self.incomplete = True
         if slot.state is State.DONE and slot.worked and not slot.called:
             self.missed = world.number
@@ -586,7 +586,7 @@ class Crew:
     def renew(self) -> None:
         """After everybody was stopped: every slot gets a new incarnation, whatever it had come to."""
         if self.living():
-            raise AssertionError("renewed a crew that lives")
+            raise AssertionError("renewed workers that live")
         for slot in self._slots:
             self._renew(slot)
         self._begin_anew()
@@ -597,7 +597,7 @@ class Crew:
         Those that are done stay so: "finished work is never run again".
         """
         if self.living():
-            raise AssertionError("rewound a crew that lives")
+            raise AssertionError("rewound workers that live")
         for slot in self._slots:
             if slot.state is not State.DONE:
                 self._clear(slot)
@@ -616,12 +616,12 @@ class Crew:
         return self._slots[local_rank].worker.incarnation - 1
 
     @staticmethod
-    def _renew(slot: Slot) -> None:
+    def _renew(slot: WorkerSlot) -> None:
         slot.worker = Worker(slot.worker.local_rank, slot.worker.incarnation + 1)
-        Crew._clear(slot)
+        LocalWorkers._clear(slot)
 
     @staticmethod
-    def _clear(slot: Slot) -> None:
+    def _clear(slot: WorkerSlot) -> None:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch, slot.soft = State.ABSENT, None, None, None
         slot.since = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
@@ -630,5 +630,5 @@ class Crew:
         slot.failing = slot.looked = slot.shown = False
 
     @staticmethod
-    def _signal(slot: Slot, signum: int) -> SignalWorker:
+    def _signal(slot: WorkerSlot, signum: int) -> SignalWorker:
         return SignalWorker(slot.worker.local_rank, slot.launch, signum)

@@ -17,7 +17,7 @@ FREED_S = 2.0
 
 
 @dataclass
-class Watch:
+class ProgressWatchdog:
     limits: ProgressLimits
     since: float
     _passed: set[float] = field(default_factory=set)  # the limits that have passed since then

@@ -1,4 +1,4 @@
-"""Holds: where all ranks pause, when a world changes and nobody was lost.
+"""The step barrier: where all ranks pause, when a world changes and nobody was lost.
 
 Nobody is interrupted then, so that no step is lost or repeated. It takes two moves:
 
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softrun.agent.core.local_workers import Crew
+from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.protocol.effects import Effect, LookAtStep
-from softrun.agent.protocol.model import NOT_ASKED, Asked, Hold
+from softrun.agent.protocol.model import NO_REQUEST, BarrierAnswer, BarrierRequest
 from softrun.agent.protocol.observations import StepSeen
 
 SOON_S = 0.05  # a step that takes less is worth waiting for
@@ -37,27 +37,27 @@ class _Held:
     step_s: float = 0.0
 
 
-class Holds:
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self.asked = NOT_ASKED
+class StepBarrier:
+    def __init__(self, workers: LocalWorkers) -> None:
+        self._workers = workers
+        self.asked = NO_REQUEST
         """What the leader has asked for."""
-        self._workers: dict[int, _Held] = {}
+        self._held: dict[int, _Held] = {}
 
-    def follow(self, asked: Asked) -> list[Effect]:
-        """Hold the workers as the leader asks; NOT_ASKED: it does not, or no longer."""
+    def follow(self, asked: BarrierRequest) -> list[Effect]:
+        """Hold the workers as the leader asks; NO_REQUEST: it does not, or no longer."""
         effects: list[Effect] = []
         if asked != self.asked:
             effects += self._let_go()
             self.asked = asked
-        if asked != NOT_ASKED and not self._workers and self._crew.has_entered():
-            self._workers = {local_rank: _Held(launch) for local_rank, launch in self._crew.at_work()}
-            effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._workers.items()]
+        if asked != NO_REQUEST and not self._held and self._workers.has_entered():
+            self._held = {local_rank: _Held(launch) for local_rank, launch in self._workers.at_work()}
+            effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._held.items()]
         return effects
 
     def seen(self, seen: StepSeen) -> list[Effect]:
         """How far a worker had come after it was told."""
-        held = self._workers.get(seen.local_rank)
+        held = self._held.get(seen.local_rank)
         if held is None or held.launch != seen.launch or held.sure:
             return []
         held.step_s = seen.step_s
@@ -70,26 +70,28 @@ class Holds:
         # The step that it is in; the next time some more, for one whose steps are quicker than this.
         held.told = seen.step + 2**held.tries
         held.tries += 1
-        return [*self._crew.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
+        return [*self._workers.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
 
     def counts(self, local_rank: int, launch: int) -> list[Effect]:
         """A worker has completed its first step in this world."""
-        held = self._workers.get(local_rank)
+        held = self._held.get(local_rank)
         if held is None or held.launch != launch or held.told is not None:
             return []
         held.sure = False
         return [LookAtStep(local_rank, launch)]
 
-    def answer(self) -> Hold | None:
+    def answer(self) -> BarrierAnswer | None:
         """What the leader is to know, as soon as it is certain."""
-        if not self._workers or not all(held.sure for held in self._workers.values()):
+        if not self._held or not all(held.sure for held in self._held.values()):
             return None
-        told = [held.told for held in self._workers.values() if held.told is not None]
-        step_s = max(held.step_s for held in self._workers.values())
-        return Hold(self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._workers), step_s)
+        told = [held.told for held in self._held.values() if held.told is not None]
+        step_s = max(held.step_s for held in self._held.values())
+        return BarrierAnswer(
+            self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._held), step_s
+        )
 
     def _let_go(self) -> list[Effect]:
         """Those who were not told of another world meanwhile go on in theirs."""
-        waiting = [local_rank for local_rank, held in self._workers.items() if held.told is not None]
-        self._workers = {}
-        return [effect for local_rank in waiting for effect in self._crew.hold(local_rank, None)]
+        waiting = [local_rank for local_rank, held in self._held.items() if held.told is not None]
+        self._held = {}
+        return [effect for local_rank in waiting for effect in self._workers.hold(local_rank, None)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from softrun.agent.core.local_workers import Crew
+from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Round
 from softrun.agent.protocol.observations import ProgressSeen
@@ -33,9 +33,9 @@ class Finding(Enum):
     HANGS = "HANGS"  # nor may it take any longer
 
 
-class Faults:
-    def __init__(self, crew: Crew, host: str, now: float) -> None:
-        self._crew = crew
+class WorkerHealth:
+    def __init__(self, workers: LocalWorkers, host: str, now: float) -> None:
+        self._workers = workers
         self._host = host
         self._faults: dict[int, WorkerFault] = {}  # of one world, by local rank, in the order in which they are known
         self._say_at = now
@@ -63,38 +63,38 @@ class Faults:
 
     def accuse(self, local_rank: int, now: float) -> None:
         """Its suspicion is why all were told to leave."""
-        world = self._crew.told
+        world = self._workers.told
         if world is not None and not self._of(world):
             self._blame(local_rank, world, now, now + (BLAME_S if len(world.members) > 1 else OBEY_S))
 
     def look(self, seen: ProgressSeen, now: float) -> Finding:
         """A worker's progress was looked at."""
         local_rank = seen.local_rank
-        passed = self._crew.hangs(local_rank, seen.launch, seen.at, now)
-        stopped = seen.stopped and self._crew.leaving(local_rank)
+        passed = self._workers.hangs(local_rank, seen.launch, seen.at, now)
+        stopped = seen.stopped and self._workers.leaving(local_rank)
         if stopped or (local_rank in self._suspects and now >= self._judge_at):
             self._suspects.discard(local_rank)
             return self._judge(local_rank, stopped, now)
-        if passed and self._crew.waits(local_rank) and self._crew.overdue(local_rank, now):
+        if passed and self._workers.waits(local_rank) and self._workers.overdue(local_rank, now):
             return Finding.HANGS  # it waits for a world, and nobody waits there without progress
         return Finding.SUSPECT if passed else Finding.WELL
 
     def advance(self, now: float) -> list[Effect]:
-        self._suspects = {local_rank for local_rank in self._suspects if self._crew.leaving(local_rank)}
+        self._suspects = {local_rank for local_rank in self._suspects if self._workers.leaving(local_rank)}
         if now < self._judge_at:
             return []
-        return [effect for local_rank in sorted(self._suspects) for effect in self._crew.look(local_rank)]
+        return [effect for local_rank in sorted(self._suspects) for effect in self._workers.look(local_rank)]
 
     def _judge(self, local_rank: int, stopped: bool, now: float) -> Finding:
-        world, known = self._crew.told, self._crew.is_stuck(local_rank)
-        if not self._crew.give_up_on(local_rank, now, stopped=stopped):
+        world, known = self._workers.told, self._workers.is_stuck(local_rank)
+        if not self._workers.give_up_on(local_rank, now, stopped=stopped):
             return Finding.WELL
         if world is not None and not known:
             self._blame(local_rank, world, now, now)
-        return Finding.HANGS if self._crew.overdue(local_rank, now) else Finding.STUCK
+        return Finding.HANGS if self._workers.overdue(local_rank, now) else Finding.STUCK
 
     def _blame(self, local_rank: int, world: Round, now: float, say_at: float) -> None:
-        text = f"{self._crew.describe(local_rank, now)} on {self._host}"
+        text = f"{self._workers.describe(local_rank, now)} on {self._host}"
         self._faults, self._say_at = {local_rank: WorkerFault(round=world.number, text=text)}, say_at
 
     def _of(self, world: Round) -> bool:

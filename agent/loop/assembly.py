@@ -16,7 +16,7 @@ from dataclasses import replace
 from softrun.agent.core.engine import Engine, EngineConfig
 from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.links import Links
-from softrun.agent.loop.observation_queue import Mailbox, SignalsToMailbox
+from softrun.agent.loop.observation_queue import ObservationQueue, SignalsToQueue
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.observations import Observation
 from softrun.agent.store.backends import Backend
@@ -40,8 +40,8 @@ def run_agent(
     """Run an agent until it ends; returns how it ended, and its supervisor, whose workers have all ended."""
     _allow_many_files()
     selector = selectors.DefaultSelector()
-    mailbox = Mailbox(selector)
-    with _threads_in_turns(), SignalsToMailbox(signals, mailbox):
+    mailbox = ObservationQueue(selector)
+    with _threads_in_turns(), SignalsToQueue(signals, mailbox):
         links = Links(selector, backend.job, config.node, config.host, mailbox.put)
         store = StoreThreads(backend.open, mailbox.post)
         worker_stores = WorkerStores(mailbox.post)

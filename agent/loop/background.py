@@ -13,7 +13,7 @@ FAREWELL_S = 10.0
 logger = logging.getLogger("softrun")
 
 
-class Aside:
+class BackgroundQueue:
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from softrun.agent.core.engine import Engine
 from softrun.agent.loop.links import Links
-from softrun.agent.loop.observation_queue import Mailbox
+from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect, Result
 from softrun.agent.protocol.observations import Tick
@@ -30,7 +30,7 @@ class Driver:
         self,
         engine: Engine,
         selector: selectors.BaseSelector,
-        mailbox: Mailbox,
+        mailbox: ObservationQueue,
         store: StoreThreads,
         links: Links,
         worker_stores: WorkerStores,

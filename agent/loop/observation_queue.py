@@ -15,7 +15,7 @@ from softrun.agent.protocol.observations import Observation, Signalled
 logger = logging.getLogger("softrun")
 
 
-class Mailbox:
+class ObservationQueue:
     """Observations on their way to the engine, from any thread or signal handler; wakes the loop."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -56,10 +56,10 @@ class Mailbox:
             pass
 
 
-class SignalsToMailbox:
+class SignalsToQueue:
     """While entered, the named signals become observations. Outside the main thread it does nothing."""
 
-    def __init__(self, names: Iterable[str], mailbox: Mailbox) -> None:
+    def __init__(self, names: Iterable[str], mailbox: ObservationQueue) -> None:
         self._signals = []
         for name in filter(None, map(str.strip, names)):
             if name in signal.Signals.__members__:

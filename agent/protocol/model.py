@@ -39,7 +39,7 @@ class Member:
         return (self.node, self.incarnation)
 
 
-class Standing(Enum):
+class NodeIntent(Enum):
     """What a node wants of the job."""
 
     READY = "READY"  # to be in the world
@@ -49,17 +49,17 @@ class Standing(Enum):
     FAILED = "FAILED"  # the job to end, because of its failure
 
 
-Asked = tuple[int, int]
+BarrierRequest = tuple[int, int]
 """Names a hold: the version of the record in whose world workers are to wait, and how often that was asked before."""
-NOT_ASKED: Asked = (0, 0)
+NO_REQUEST: BarrierRequest = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BarrierAnswer:
     """The workers of a node wait, as `asked`: one after step `first`, all after step `last` at the latest; 0: none of
     them counts. `all`: nor is there one that does not count, or not yet. A step takes them `step_s`, if it is known."""
 
-    asked: Asked
+    asked: BarrierRequest
     first: int
     last: int
     all: bool
@@ -71,7 +71,7 @@ class Report:
     """What a node says of itself, to its leader and, as the leader, to its followers. The newest one holds."""
 
     member: Member
-    standing: Standing
+    intent: NodeIntent
     done: tuple[int, ...] = ()  # local ranks that have exited 0: never part of a later world
     broken_round: int = 0  # a world that one of its workers found broken; 0 is none
     reason: str = ""  # of FAILED
@@ -83,9 +83,9 @@ class Report:
     since: int = 0  # the first world from which on one of its workers has been in each; 0: the others were there alone
     leaves: bool = False  # it wants out, and works until the others can do without it
     yields: int = 0  # the version of a record in whose next world it cannot be, so that others lead first; 0: of none
-    held: Hold | None = None  # after which step its workers wait, because the leader has asked for it
+    held: BarrierAnswer | None = None  # after which step its workers wait, because the leader has asked for it
     # Of a leader only:
-    holds: Asked = NOT_ASKED  # the workers are to wait
+    holds: BarrierRequest = NO_REQUEST  # the workers are to wait
     frees: int = 0  # the version of the record in whose world they are to go on
     dismisses: bool = False  # who leaves shall not wait for the others
 

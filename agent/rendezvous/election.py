@@ -15,19 +15,19 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Report, Round
 from softrun.agent.rendezvous import rounds
-from softrun.agent.rendezvous.leader import Leadership
+from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import Fate, Waits
+from softrun.agent.rendezvous.rounds import LeaderTimeouts, MemberStatus
 
 
-class Allegiance:
-    def __init__(self, node: str, interval_s: float, tolerance_s: float, waits: Waits, now: float) -> None:
+class Election:
+    def __init__(self, node: str, interval_s: float, tolerance_s: float, timeouts: LeaderTimeouts, now: float) -> None:
         self._node = node
         self._interval_s = interval_s
         self._tolerance_s = tolerance_s
         self._now = now
         self._liveness = Liveness(interval_s, tolerance_s, now)
-        self.leadership = Leadership(node, self._liveness, waits, interval_s)
+        self.leadership = Leader(node, self._liveness, timeouts, interval_s)
         self._following: str | None = None
         self._link_up = False
         self._redial_at: float | None = None
@@ -119,22 +119,22 @@ class Allegiance:
         leaving = finished = None
         for member in record.members:
             match self._fate(member, own):
-                case Fate.UNHEARD:
+                case MemberStatus.UNHEARD:
                     return member
-                case Fate.STAYS:
+                case MemberStatus.STAYS:
                     report = self._report_of(member, own)
                     if report is not None and rounds.goes_on(record, report):
                         return member
                     leaving = leaving or member
-                case Fate.DONE if finished is None and not self._liveness.dead(member.node, self._now):
+                case MemberStatus.DONE if finished is None and not self._liveness.dead(member.node, self._now):
                     finished = member
                 case _:
                     pass
         return leaving or finished
 
-    def _fate(self, member: Member, own: Report) -> Fate:
+    def _fate(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
-        return rounds.fate(member, self._report_of(member, own), dead)
+        return rounds.status_of(member, self._report_of(member, own), dead)
 
     def _report_of(self, member: Member, own: Report) -> Report | None:
         return own if member.node == self._node else self.leadership.reports.get(member.node)
@@ -208,11 +208,13 @@ class Allegiance:
         stranger = record.member(*own.member.life) is None and not self._link_up
         if not (leader is None or stranger) or not self._abandoned(record, own):
             return []
-        fates = {m.node: self._fate(m, own) for m in record.members}
-        if record.finishing or Fate.DONE in fates.values():
+        statuses = {m.node: self._fate(m, own) for m in record.members}
+        if record.finishing or MemberStatus.DONE in statuses.values():
             # "Finished work is never run again": what others have begun to finish is over when they are gone.
             return self.propose(rounds.close(record, ""))
-        silent = sorted(node for node, fate in fates.items() if fate in (Fate.LOST, Fate.UNHEARD))
+        silent = sorted(
+            node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
+        )
         return self.propose(rounds.take_over(record, own.member, tuple(silent)))
 
     def _abandoned(self, record: Round, own: Report) -> bool:
@@ -222,7 +224,7 @@ class Allegiance:
         unless they stood before. Then their leases must have expired; in a store without leases the leader's beat there
         must have stopped, for as long as answers came.
         """
-        certain = (Fate.WITHDRAWN, Fate.DONE)
+        certain = (MemberStatus.WITHDRAWN, MemberStatus.DONE)
         if all(self._liveness.gone(m.node) or self._fate(m, own) in certain for m in record.members):
             return True
         if self._leader_beat is None or self._liveness.leased:

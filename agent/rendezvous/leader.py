@@ -9,18 +9,18 @@ from dataclasses import replace
 
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import NOT_ASKED, Address, Member, Phase, Report, Round, Standing
+from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, rounds
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import Decision, Patience, Waits
+from softrun.agent.rendezvous.rounds import Decision, LeaderTimeouts, LeaderTimers
 
 
-class Leadership:
-    def __init__(self, node: str, liveness: Liveness, waits: Waits, retry_s: float) -> None:
+class Leader:
+    def __init__(self, node: str, liveness: Liveness, timeouts: LeaderTimeouts, retry_s: float) -> None:
         self._node = node
         self._liveness = liveness
-        self._waits = waits
+        self._timeouts = timeouts
         self._retry_s = retry_s
         self.reports: dict[str, Report] = {}
         """The newest of every node heard, in the order in which the nodes (in their present lives) came."""
@@ -31,13 +31,13 @@ class Leadership:
         """A worker store that no world uses yet."""
         # What the workers are to wait for, and the version of a record where that has come to nothing. Who does not
         # know yet that a record is over must not go on in its world.
-        self.holds, self.frees = NOT_ASKED, 0
+        self.holds, self.frees = NO_REQUEST, 0
         self.dismisses = False
         self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
-        self._patience = Patience()
+        self._timers = LeaderTimers()
         self._convergence = Convergence()
         self._proposed: tuple[Round, float] | None = None
         self._decision = Decision("")
@@ -49,7 +49,7 @@ class Leadership:
     def hear(self, report: Report) -> bool:
         """Keep a report. True where it is the first of this node's life."""
         node = report.member.node
-        if report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+        if report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
             # It is about to learn of it and to come back in another life. It has not learnt if it says so once more.
             self._evicted.remove(report.member.life)
             return False
@@ -80,7 +80,7 @@ class Leadership:
     def bury(self, node: str) -> None:
         """It is gone, or may be. What a finished node has said stays true."""
         report = self.reports.get(node)
-        if report is not None and report.standing is not Standing.FINISHED:
+        if report is not None and report.intent is not NodeIntent.FINISHED:
             del self.reports[node]
         self._news = True
 
@@ -88,14 +88,14 @@ class Leadership:
         """The record has changed."""
         effects: list[Effect] = []
         proposed = self._proposed[0] if self._proposed is not None else None
-        self._patience = Patience()
+        self._timers = LeaderTimers()
         self._proposed = None
         self._news = True
         lost = set(round_.lost)
         self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
         for node, _ in self._evicted:
             report = self.reports.get(node)
-            if report is not None and report.member.life in self._evicted and report.standing is not Standing.FINISHED:
+            if report is not None and report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
                 del self.reports[node]
         self._placed = round_.members
         for member in round_.members:
@@ -125,7 +125,7 @@ class Leadership:
         if not self.leading:
             self.leading = True
             self._news = True
-            self._patience = Patience()
+            self._timers = LeaderTimers()
             for node in self._out_of_touch:  # their last word may not have been for this agent
                 self.bury(node)
         asked = self.again_at is not None and now >= self.again_at
@@ -146,18 +146,18 @@ class Leadership:
             m.node for m in round_.members
         }
         dead.discard(self._node)
-        decision = rounds.decide(round_, self.reports, dead, self.spare_store, self._waits, self._patience, now)
-        if self._waits.converges:
+        decision = rounds.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
+        if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
         self.again_at = decision.again_at
         self.dismisses = decision.dismisses
         if decision.holds:
-            self.holds, self.frees = (round_.version, self._patience.asked), 0
+            self.holds, self.frees = (round_.version, self._timers.asked), 0
         elif self._proposed is None and not decision.unheard:  # else it may still be sealed as it was agreed
-            self._patience.hold_since = None
+            self._timers.hold_since = None
             if any(r.held is not None and r.held.asked[0] == round_.version for r in self.reports.values()):
-                self._patience.asked += self.frees != round_.version
-                self.holds, self.frees = NOT_ASKED, round_.version
+                self._timers.asked += self.frees != round_.version
+                self.holds, self.frees = NO_REQUEST, round_.version
         effects: list[Effect] = []
         before, self._decision = self._decision, decision
         if decision.reason != before.reason:

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Report, Round, Standing
+from softrun.agent.protocol.model import Address, JobSettings, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import WorkerFault, joined
 
@@ -100,7 +100,7 @@ def _next(round_: Round) -> Round:
 # --- what became of a member
 
 
-class Fate(Enum):
+class MemberStatus(Enum):
     STAYS = "stays"
     UNHEARD = "unheard"  # not heard of since this agent began to ask; nobody knows whether it lives
     DONE = "done"  # finished
@@ -108,17 +108,17 @@ class Fate(Enum):
     LOST = "lost"  # dead
 
 
-def fate(member: Member, report: Report | None, dead: bool) -> Fate:
+def status_of(member: Member, report: Report | None, dead: bool) -> MemberStatus:
     """What became of a member of the record, as far as one agent can tell."""
-    if report is not None and report.standing is Standing.FINISHED and report.member.life == member.life:
-        return Fate.DONE  # and stays so: that its agent goes away later takes nothing from it
+    if report is not None and report.intent is NodeIntent.FINISHED and report.member.life == member.life:
+        return MemberStatus.DONE  # and stays so: that its agent goes away later takes nothing from it
     if dead:
-        return Fate.LOST
+        return MemberStatus.LOST
     if report is None:
-        return Fate.UNHEARD
-    if report.member.life != member.life or report.standing is not Standing.READY:
-        return Fate.WITHDRAWN
-    return Fate.STAYS
+        return MemberStatus.UNHEARD
+    if report.member.life != member.life or report.intent is not NodeIntent.READY:
+        return MemberStatus.WITHDRAWN
+    return MemberStatus.STAYS
 
 
 def goes_on(round_: Round, report: Report) -> bool:
@@ -130,7 +130,7 @@ def goes_on(round_: Round, report: Report) -> bool:
 
 
 @dataclass(frozen=True)
-class Waits:
+class LeaderTimeouts:
     """How long a leader waits, in seconds."""
 
     last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
@@ -141,7 +141,7 @@ class Waits:
 
 
 @dataclass
-class Patience:
+class LeaderTimers:
     """Since when a leader has been waiting, by its own clock; kept from one decision to the next."""
 
     enough_since: float | None = None
@@ -177,14 +177,14 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
 
     `heard` counts the nodes that it has heard; `missed`: one of them has missed a world. True only where it is certain.
     """
-    if report.standing is Standing.FAILED:
+    if report.intent is NodeIntent.FAILED:
         return False
     if decision.unheard and decision.unheard != report.member.node:
         return True
     if missed:
         return False
     if before is None:
-        plain = Report(report.member, Standing.READY, sequence=report.sequence)
+        plain = Report(report.member, NodeIntent.READY, sequence=report.sequence)
         return report == plain and heard < decision.crowd
     others_owe = decision.unanswered not in ("", report.member.node)
     same = replace(
@@ -196,8 +196,8 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         frees=report.frees,
         dismisses=report.dismisses,
     )
-    if decision.unfinished and decision.unfinished != report.member.node and report.standing is Standing.FINISHED:
-        same = replace(same, standing=report.standing, done=report.done, through=report.through)
+    if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:
+        same = replace(same, intent=report.intent, done=report.done, through=report.through)
     return report == same
 
 
@@ -206,8 +206,8 @@ def decide(
     reports: dict[str, Report],
     dead: set[str],
     store: Address,
-    waits: Waits,
-    patience: Patience,
+    timeouts: LeaderTimeouts,
+    timers: LeaderTimers,
     now: float,
 ) -> Decision:
     """Return what the leader of `round_` should propose.
@@ -219,20 +219,20 @@ def decide(
     if round_.phase is Phase.CLOSED:
         return Decision("the job is over")
     for node in sorted(reports):
-        if reports[node].standing is Standing.FAILED:
+        if reports[node].intent is NodeIntent.FAILED:
             return Decision(f"{node} failed", close(round_, reports[node].reason))
 
-    fates = {m.node: fate(m, reports.get(m.node), m.node in dead) for m in round_.members}
-    unheard = [m.node for m in round_.members if fates[m.node] is Fate.UNHEARD]
-    lost = tuple(sorted(node for node, what in fates.items() if what is Fate.LOST))
-    stay = _stay(round_, reports, fates)
+    statuses = {m.node: status_of(m, reports.get(m.node), m.node in dead) for m in round_.members}
+    unheard = [m.node for m in round_.members if statuses[m.node] is MemberStatus.UNHEARD]
+    lost = tuple(sorted(node for node, what in statuses.items() if what is MemberStatus.LOST))
+    stay = _stay(round_, reports, statuses)
     # One that was taken for dead while it finished is believed too: the work is done, whoever is counted in the world.
-    anyone_done = any(report.standing is Standing.FINISHED for report in reports.values())
+    anyone_done = any(report.intent is NodeIntent.FINISHED for report in reports.values())
     anyone_through = anyone_done or round_.finishing or any(report.through for report in reports.values())
 
     if unheard:
         return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1])
-    may_return = any(report.stuck and report.standing is Standing.READY for report in reports.values())
+    may_return = any(report.stuck and report.intent is NodeIntent.READY for report in reports.values())
     over = bool(round_.number) and anyone_through and not _survivors(round_, reports, stay)
     over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, stay))
     if over and not may_return:
@@ -255,7 +255,7 @@ def decide(
     enough = len(world) >= least
     full = len(world) >= round_.settings.max_nodes
     if not enough:
-        patience.enough_since = None
+        timers.enough_since = None
 
     if round_.phase is Phase.OPEN:
         if not enough:
@@ -266,31 +266,31 @@ def decide(
             return Decision(reason, crowd=0 if lost else round_.settings.min_nodes)
         if round_.number or full or round_.finishing:
             return Decision(f"{len(world)} nodes are enough", seal(round_, world, store, lost))
-        return _after_last_call(round_, world, store, waits, patience, now)
+        return _after_last_call(round_, world, store, timeouts, timers, now)
 
     fault = _fault(round_, reports)
-    if lost or _shrunk(round_, reports, fates):
+    if lost or _shrunk(round_, reports, statuses):
         if enough:
-            return Decision(_who_is_missing(stay, fates), seal(round_, world, store, lost, _anywhere(fault)))
+            return Decision(_who_is_missing(stay, statuses), seal(round_, world, store, lost, _anywhere(fault)))
         if stay:
             return Decision("too few nodes are left", fall_short(round_, stay, lost))
         return Decision("nobody is left in this world")
     if fault is not None and enough:
         alone = len(world) == len(stay) and not ranks.grown(round_, stay)
-        if patience.fault_since is None:
-            patience.fault_since = now
-        due = patience.fault_since + fault.last_call_wait
+        if timers.fault_since is None:
+            timers.fault_since = now
+        due = timers.fault_since + fault.last_call_wait
         if now < due:
             return Decision("a worker has a fault; last call for those of others", again_at=due)
         return Decision("a worker has a fault", seal(round_, world, store, lost, fault if alone else _anywhere(fault)))
     if _broken(round_, reports) and enough:
-        if patience.broken_since is None:
-            patience.broken_since = now
-        due = patience.broken_since + waits.broken_s
+        if timers.broken_since is None:
+            timers.broken_since = now
+        due = timers.broken_since + timeouts.broken_s
         if now >= due:
             return Decision("the world is broken, though nobody is lost", seal(round_, world, store, lost))
         return Decision("the world is broken; waiting for the loss that explains it", again_at=due)
-    patience.broken_since = None
+    timers.broken_since = None
     decision = None
     if leaving:
         decision = Decision(f"{', '.join(leaving)} leaves", seal(round_, world, store, lost))
@@ -298,31 +298,36 @@ def decide(
         if full:
             decision = Decision("newcomers fill the world", seal(round_, world, store, lost))
         else:
-            decision = _after_last_call(round_, world, store, waits, patience, now)
+            decision = _after_last_call(round_, world, store, timeouts, timers, now)
     if decision is None:
-        patience.enough_since = None
+        timers.enough_since = None
         return Decision("nothing to do", unfinished=stay[-1].node if stay and round_.finishing else "")
-    return _between_steps(round_, reports, decision, waits, patience, now)
+    return _between_steps(round_, reports, decision, timeouts, timers, now)
 
 
 def _between_steps(
-    round_: Round, reports: dict[str, Report], decision: Decision, waits: Waits, patience: Patience, now: float
+    round_: Round,
+    reports: dict[str, Report],
+    decision: Decision,
+    timeouts: LeaderTimeouts,
+    timers: LeaderTimers,
+    now: float,
 ) -> Decision:
     """Nobody was lost, so nobody need be interrupted: before the world is sealed, agree where to leave the last one."""
-    if decision.proposal is None or not waits.hold_s:
+    if decision.proposal is None or not timeouts.hold_s:
         return decision
     held = {m.node: reports[m.node].held for m in round_.members}
-    asked = (round_.version, patience.asked)
+    asked = (round_.version, timers.asked)
     answers = [hold for hold in held.values() if hold is not None and hold.asked == asked]
     last = max((hold.last for hold in answers), default=0)
     if len(answers) == len(held) and (not last or all(hold.all for hold in answers)):
         alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
         step_s = max(hold.step_s for hold in answers)
-        pause_at = last + int(waits.telling_s / step_s if step_s else 0) if last and alike else 0
+        pause_at = last + int(timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
         return replace(decision, proposal=replace(decision.proposal, pause_at=pause_at), holds=True)
-    if patience.hold_since is None:
-        patience.hold_since = now
-    due = patience.hold_since + waits.hold_s
+    if timers.hold_since is None:
+        timers.hold_since = now
+    due = timers.hold_since + timeouts.hold_s
     if now >= due:
         return decision
     silent = [node for node, hold in held.items() if hold is None or hold.asked != asked]
@@ -331,21 +336,21 @@ def _between_steps(
 
 
 def _after_last_call(
-    round_: Round, world: list[Member], store: Address, waits: Waits, patience: Patience, now: float
+    round_: Round, world: list[Member], store: Address, timeouts: LeaderTimeouts, timers: LeaderTimers, now: float
 ) -> Decision:
-    if patience.enough_since is None:
-        patience.enough_since = now
-    due = patience.enough_since + waits.last_call_s
+    if timers.enough_since is None:
+        timers.enough_since = now
+    due = timers.enough_since + timeouts.last_call_s
     if now >= due:
         return Decision(f"{len(world)} nodes after the last call", seal(round_, world, store, ()))
     return Decision(f"{len(world)} nodes, last call", again_at=due, crowd=round_.settings.max_nodes)
 
 
-def _stay(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> list[Member]:
+def _stay(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> list[Member]:
     merged = [
         ranks.merge(m, reports[m.node].member, reports[m.node].done)
         for m in round_.members
-        if fates[m.node] is Fate.STAYS
+        if statuses[m.node] is MemberStatus.STAYS
     ]
     return [m for m in merged if m.workers]
 
@@ -367,7 +372,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
     newcomers = [
         ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
-        if report.standing is Standing.READY
+        if report.intent is NodeIntent.READY
         and not report.leaves
         and report.member.life not in placed
         and node not in dead
@@ -381,15 +386,17 @@ def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> 
     return missed and not _survivors(round_, reports, stay)
 
 
-def _shrunk(round_: Round, reports: dict[str, Report], fates: dict[str, Fate]) -> bool:
+def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> bool:
     """Is a worker of this world gone that has not simply finished? A report goes on to name those that have.
 
     A node that has finished has failed workers, too, where failures are recorded.
     """
     return any(
-        fates[m.node] in (Fate.WITHDRAWN, Fate.LOST)
-        or (fates[m.node] is Fate.STAYS and not _names_all(reports[m.node].member, m))
-        or (fates[m.node] is Fate.DONE and not {w.local_rank for w in m.workers} <= set(reports[m.node].done))
+        statuses[m.node] in (MemberStatus.WITHDRAWN, MemberStatus.LOST)
+        or (statuses[m.node] is MemberStatus.STAYS and not _names_all(reports[m.node].member, m))
+        or (
+            statuses[m.node] is MemberStatus.DONE and not {w.local_rank for w in m.workers} <= set(reports[m.node].done)
+        )
         for m in round_.members
     )
 
@@ -419,8 +426,12 @@ def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
     return None if fault is None else fault.model_copy(update={"depth": 0})
 
 
-def _who_is_missing(stay: list[Member], fates: dict[str, Fate]) -> str:
-    told = [f"{node} {what.value}" for node, what in sorted(fates.items()) if what in (Fate.LOST, Fate.WITHDRAWN)]
+def _who_is_missing(stay: list[Member], statuses: dict[str, MemberStatus]) -> str:
+    told = [
+        f"{node} {what.value}"
+        for node, what in sorted(statuses.items())
+        if what in (MemberStatus.LOST, MemberStatus.WITHDRAWN)
+    ]
     return _named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
 
 

@@ -28,7 +28,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises UsageError for a backend that is not there.
     """
     if params.backend in OWN_BACKENDS:
-        return MeetingPlace(params)
+        return SoftrunRendezvousHandler(params)
     if params.backend in REPLACED_BACKENDS:
         raise UsageError(
             f"--rdzv_backend {params.backend!r} is not there: use etcd3, which speaks etcd's present protocol"
@@ -42,7 +42,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
         ) from error
 
 
-class MeetingPlace(RendezvousHandler):
+class SoftrunRendezvousHandler(RendezvousHandler):
     """Where the nodes of a job meet, for softrun's agents alone."""
 
     def __init__(self, params: RendezvousParameters) -> None:

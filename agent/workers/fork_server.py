@@ -1,6 +1,6 @@
 """Warm starts, the agent's side: workers are forked from a template process, where that is the same as starting them.
 
-Where it is not, `Template.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
+Where it is not, `ForkServer.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
 script that changes its environment before it imports torch finds that torch was imported before.
 """
 
@@ -83,7 +83,7 @@ class Script:
         return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
 
 
-class Template:
+class ForkServer:
     """A template process, which is started with this and ends with it. Register it with a selector for reading, and
     call `listen` when it has something to say."""
 
@@ -249,7 +249,7 @@ def _directory() -> str | None:
 class Forked:
     """A worker that was forked from the template, whose child it is."""
 
-    def __init__(self, template: Template, pid: int, pidfd: int, lifeline: Lifeline) -> None:
+    def __init__(self, template: ForkServer, pid: int, pidfd: int, lifeline: Lifeline) -> None:
         self._template = template
         self._pidfd = pidfd
         self._lifeline = lifeline
@@ -272,7 +272,7 @@ class Refused:
     """A worker that was asked for, and must be started by itself."""
 
 
-_begun: list[Template] = []
+_begun: list[ForkServer] = []
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def begun(env: Mapping[str, str]) -> Iterator[None]:
     """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
     what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
     with suppress(OSError):  # said where one is needed
-        _begun.append(Template(SCRIPT_FLAGS, env))
+        _begun.append(ForkServer(SCRIPT_FLAGS, env))
     try:
         yield
     finally:
@@ -288,7 +288,7 @@ def begun(env: Mapping[str, str]) -> Iterator[None]:
             _begun.pop().close()
 
 
-def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> Template | None:
+def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> ForkServer | None:
     """The template of workers that run this program: the one that was begun, or a new one. None if it cannot have one,
     which is said."""
     script = Script.of(entrypoint, args)
@@ -296,10 +296,10 @@ def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -
         logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
         return None
     try:
-        template = _begun.pop() if _begun else Template(script.flags)
+        template = _begun.pop() if _begun else ForkServer(script.flags)
         if template.flags != script.flags or template.differing(dict(os.environ)):
             template.close()
-            template = Template(script.flags)
+            template = ForkServer(script.flags)
     except OSError as error:
         logger.warning("workers start cold, each with its own imports: no process to fork them from (%s)", error)
         return None

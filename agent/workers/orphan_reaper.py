@@ -20,7 +20,7 @@ _FAREWELL_S = 1.0
 logger = logging.getLogger("softrun")
 
 
-class Wardens:
+class OrphanReapers:
     """They are started with this."""
 
     def __init__(self, token: str, directory: Path, selector: selectors.BaseSelector) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from softrun.agent.errors import SoftrunError
 from softrun.agent.torch_elastic.elastic import WorkerSpec, macros
-from softrun.agent.workers.fork_server import Forked, Template
+from softrun.agent.workers.fork_server import Forked, ForkServer
 from softrun.agent.workers.processes import Function, Process, Program
 
 Key = tuple[int, int]
@@ -30,14 +30,14 @@ class Start:
     err: str
 
 
-class Starts:
+class Spawner:
     """`started` and `reapable` are called in the driver's thread: a worker runs; some exit codes may be known now."""
 
     def __init__(
         self,
         spec: WorkerSpec,
         start_method: str,
-        template: Template | None,
+        template: ForkServer | None,
         selector: selectors.BaseSelector,
         started: Callable[[Key, Process], None],
         reapable: Callable[[], None],

@@ -31,11 +31,11 @@ from softrun.agent.torch_elastic.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.channels import ChannelsDirectory
 from softrun.agent.workers.connections import is_connected, sockets_of
-from softrun.agent.workers.fork_server import TOKEN_BYTES, Template
+from softrun.agent.workers.fork_server import TOKEN_BYTES, ForkServer
 from softrun.agent.workers.logs import WorkerLogs
-from softrun.agent.workers.orphan_reaper import Wardens
+from softrun.agent.workers.orphan_reaper import OrphanReapers
 from softrun.agent.workers.processes import Process, is_stopped, signal_group, signal_main_thread
-from softrun.agent.workers.spawner import Key, Starts
+from softrun.agent.workers.spawner import Key, Spawner
 from softrun.runtime.channel.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter
 from softrun.runtime.channel.progress import STACKS_SIGNAL
 from softrun.runtime.channel.watcher import DirectoryWatcher
@@ -92,7 +92,7 @@ class Supervisor:
         self,
         spec: WorkerSpec,
         start_method: str,
-        template: Template | None,
+        template: ForkServer | None,
         logs: WorkerLogs,
         agent: Agent,
         selector: selectors.BaseSelector,
@@ -118,11 +118,11 @@ class Supervisor:
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
-            self._wardens = Wardens(self._token, self._directory.path, selector)
+            self._wardens = OrphanReapers(self._token, self._directory.path, selector)
         except OSError:
             self._directory.close()
             raise
-        self._starts = Starts(spec, start_method, template, selector, self._started, self._reap_all)
+        self._starts = Spawner(spec, start_method, template, selector, self._started, self._reap_all)
 
     # --- what the driver asks for
 

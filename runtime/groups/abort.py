@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from softrun.runtime.groups import native
-from softrun.runtime.groups.group_registry import cut_groups, note_groups, registered_groups
+from softrun.runtime.groups.group_registry import cut_groups, registered_groups, track_groups
 
 __all__ = [
     "Abort",
@@ -27,7 +27,7 @@ __all__ = [
     "abort_all",
     "abort_groups",
     "add_abort",
-    "note_groups",
+    "track_groups",
 ]
 
 _log = logging.getLogger("softrun.runtime")

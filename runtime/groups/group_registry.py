@@ -80,7 +80,7 @@ def registered_groups() -> dict[Any, Any]:
     return {group: entry[1] for group, entry in groups if not any(group is other for other in parents)}
 
 
-def note_groups() -> None:
+def track_groups() -> None:
     """Note the groups that torch has, and from now on each that is built, so that they can be aborted.
 
     Idempotent. Never imports torch: call it again when it may have been imported. Where torch keeps these functions

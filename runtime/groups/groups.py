@@ -12,7 +12,7 @@ from softrun.runtime.groups import books
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
-from softrun.runtime.groups.group_registry import let_go, note_groups, settle_builds
+from softrun.runtime.groups.group_registry import let_go, settle_builds, track_groups
 
 # What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -38,7 +38,7 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
     import torch
     import torch.distributed as dist
 
-    note_groups()
+    track_groups()
     if dist.is_initialized():
         _log.info("leaving the default process group that was built outside of this world")
         dist.destroy_process_group()

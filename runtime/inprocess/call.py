@@ -33,9 +33,9 @@ from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.groups import build_group, is_lost_connection, is_lost_peer, leave_groups
 from softrun.runtime.inprocess.callables.initialize import RestartAbort
 from softrun.runtime.inprocess.callables.state import State
-from softrun.runtime.inprocess.meeting import Meeting
 from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
 from softrun.runtime.inprocess.session import PATIENCE_S, Session
+from softrun.runtime.inprocess.world_store import WorldStore
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
     begin_call,
@@ -125,7 +125,7 @@ class Call:
         self.depth = 0
         self._aborted = False  # in this iteration
         self._name = ""  # by which the ranks meet for this call
-        self._meeting: Meeting
+        self._world_store: WorldStore
         self._place: Place | None = None
         self._initial: tuple[int, int] | None = None
         self._error: BaseException | None = None
@@ -208,7 +208,7 @@ class Call:
     def _once(self) -> Any:
         event = self.session.next_event() if self.depth == 1 else self.session.event
         self._name = self.session.enter(event, self.depth)
-        self._meeting = Meeting(event.worker_info)
+        self._world_store = WorldStore(event.worker_info)
         self._aborted = False
         return self.session.interrupt.run(functools.partial(self._attempt, event), event.sequence)
 
@@ -216,7 +216,7 @@ class Call:
         """One iteration, which may be interrupted anywhere."""
         info = self._place_among_callers(event.worker_info)
         if _agents_are_there():
-            self._meeting.barrier(f"{self._name}/begin", info.world_size)
+            self._world_store.barrier(f"{self._name}/begin", info.world_size)
         world = self._take_place(event, info)
         self._call_back(self.options.initialize)
         try:
@@ -232,8 +232,8 @@ class Call:
             raise RestartRequest(f"world {event.round} ended when the function returned")
         if _agents_are_there():
             self._call_back(self.options.completion)
-            self._meeting = Meeting(self.session.event.worker_info)
-            self._meeting.barrier(f"{self._name}/end", state.active_world_size, self.options.completion_timeout)
+            self._world_store = WorldStore(self.session.event.worker_info)
+            self._world_store.barrier(f"{self._name}/end", state.active_world_size, self.options.completion_timeout)
         else:
             self._call_back(self.options.completion)
         return result
@@ -241,7 +241,7 @@ class Call:
     def _wait_in_reserve(self, state: State) -> None:
         """Until the active ranks are through. Where there are none only a world of other members can have some."""
         try:
-            self._meeting.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
+            self._world_store.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
         except TimeoutError:
             raise _EndsError(
                 RuntimeError(
@@ -261,7 +261,7 @@ class Call:
         rank, world_size, active_size, is_active = info.rank, info.world_size, info.world_size, True
         if self.options.rank_assignment is not None and _agents_are_there():
             try:
-                seat, seats = take_seat(self.options.rank_assignment, self._meeting, self._name, info, self._place)
+                seat, seats = take_seat(self.options.rank_assignment, self._world_store, self._name, info, self._place)
             except AssignmentError as error:
                 raise _EndsError(error) from None  # the same ranks would be assigned in the same way
             if seat.discarded:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.inprocess.callables.rank_assignment import Seat, Seats, settle
-from softrun.runtime.inprocess.meeting import Meeting
+from softrun.runtime.inprocess.world_store import WorldStore
 
 Assignment = Callable[[Seats], Seats | None]
 
@@ -32,15 +32,15 @@ class Place:
 
 
 def take_seat(
-    assignment: Assignment, meeting: Meeting, name: str, info: WorkerInfo, before: Place | None
+    assignment: Assignment, world_store: WorldStore, name: str, info: WorkerInfo, before: Place | None
 ) -> tuple[Seat, Seats]:
     """This rank's seat, and all that have one. Raises AssignmentError where the assignment cannot be used."""
     claim = {"node": info.group_rank, "local_rank": info.local_rank, "hostname": socket.gethostname()}
-    meeting.set(f"{name}/claim/{info.rank}", json.dumps(claim | {"before": before and asdict(before)}).encode())
+    world_store.set(f"{name}/claim/{info.rank}", json.dumps(claim | {"before": before and asdict(before)}).encode())
     if info.rank == 0:
-        claims = meeting.gather([f"{name}/claim/{rank}" for rank in range(info.world_size)])
-        meeting.set(f"{name}/table", _settled(assignment, [json.loads(claim) for claim in claims]))
-    table = json.loads(meeting.wait_for(f"{name}/table"))
+        claims = world_store.gather([f"{name}/claim/{rank}" for rank in range(info.world_size)])
+        world_store.set(f"{name}/table", _settled(assignment, [json.loads(claim) for claim in claims]))
+    table = json.loads(world_store.wait_for(f"{name}/table"))
     if isinstance(table, str):
         raise AssignmentError(table)
     seats = tuple(Seat(**seat) for _, seat in table)

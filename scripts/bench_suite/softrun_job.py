@@ -24,11 +24,11 @@ class SoftrunJob(Job):
         self._policy = policy
         self._replace = ["--worker_failure=replace"] if replace else []
         self._port = 0 if etcd else free_port()
-        self._meeting = ("etcd3", etcd) if etcd else ("c10d", f"127.0.0.1:{self._port}")
+        self._world_store = ("etcd3", etcd) if etcd else ("c10d", f"127.0.0.1:{self._port}")
 
     def command(self, number: int) -> tuple[list[str], dict[str, str]]:
         _ = number
-        flags = [f"--restart_policy={self._policy}", *self._replace, *launcher_flags(self.shape, *self._meeting)]
+        flags = [f"--restart_policy={self._policy}", *self._replace, *launcher_flags(self.shape, *self._world_store)]
         if self._policy == "soft":
             script, args = TRAINERS / "bench_soft.py", [self.work.kind, str(self.work.step_s)]
         else:

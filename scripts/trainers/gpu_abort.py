@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from gpu_device import device_of
 
-from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.groups import leave_groups
 
 SIT_S = 1.0
@@ -68,7 +68,7 @@ def tell(check: str, seconds: float) -> None:
     print(json.dumps({"check": check, "seconds": seconds}), flush=True)
 
 
-note_groups()
+track_groups()
 build("first")
 if ranks > 1 and rank < ranks - 1:
     sit_and_be_aborted()

@@ -12,7 +12,7 @@ from softrun.agent.core.engine import Engine, EngineConfig
 from softrun.agent.core.lease_clock import Tenure
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Allow, Effect
-from softrun.agent.protocol.model import Beat, Hello, Report, Standing
+from softrun.agent.protocol.model import Beat, Hello, NodeIntent, Report
 from softrun.policies import load_policy
 
 NOBODY_LEASES = Tenure()
@@ -126,7 +126,7 @@ def test_a_follower_counts_from_when_it_was_in_touch_with_its_leader() -> None:
 
 
 def test_a_leader_counts_from_when_it_was_in_touch_with_a_member_or_with_the_store() -> None:
-    hello = Hello(Report(member("b"), Standing.READY))
+    hello = Hello(Report(member("b"), NodeIntent.READY))
     for answer in (saw.Heard("b", hello), saw.LeaderBeatSeen(1)):
         agent = Agent(leader="a")
         agent.beat_until(3.0, answer)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from values import member, ready, sealed
 
-from softrun.agent.protocol.model import Report, Standing
-from softrun.agent.rendezvous.election import Allegiance
-from softrun.agent.rendezvous.rounds import Waits
+from softrun.agent.protocol.model import NodeIntent, Report
+from softrun.agent.rendezvous.election import Election
+from softrun.agent.rendezvous.rounds import LeaderTimeouts
 
 A, B, C = (member(name) for name in "abc")
 WORLD = sealed(A, B, C)
@@ -17,10 +17,10 @@ WORLD = sealed(A, B, C)
 
 def leader(*heard: Report) -> str | None:
     """As c sees it."""
-    allegiance = Allegiance("c", 1.0, 5.0, Waits(last_call_s=0.3, broken_s=0.5), 0.0)
+    election = Election("c", 1.0, 5.0, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), 0.0)
     for report in heard:
-        allegiance.leadership.hear(report)
-    found = allegiance.leader(WORLD, next((report for report in heard if report.member == C), ready(C)))
+        election.leadership.hear(report)
+    found = election.leader(WORLD, next((report for report in heard if report.member == C), ready(C)))
     return found.node if found is not None else None
 
 
@@ -35,7 +35,7 @@ def test_who_will_not_be_in_the_next_world_does_not_lead_it(away: dict[str, obje
     assert leader(ready(A, **away)) == "b"
     assert leader(ready(A, **away), ready(B, **away)) == "c"
     assert leader(ready(A, **away), ready(B, **away), ready(C, **away)) == "a", "somebody has to"
-    assert leader(Report(A, Standing.FINISHED), ready(B, **away), ready(C, **away)) == "b"
+    assert leader(Report(A, NodeIntent.FINISHED), ready(B, **away), ready(C, **away)) == "b"
 
 
 def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
@@ -43,4 +43,4 @@ def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
 
 
 def test_those_who_have_withdrawn_do_not_lead() -> None:
-    assert leader(Report(A, Standing.AWAY), ready(replace(B, incarnation=2))) == "c"
+    assert leader(Report(A, NodeIntent.AWAY), ready(replace(B, incarnation=2))) == "c"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from values import STORE, member, ready, sealed
 
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import Hold, Phase
+from softrun.agent.protocol.model import BarrierAnswer, Phase
 from softrun.agent.rendezvous import rounds
-from softrun.agent.rendezvous.leader import Leadership
+from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import Waits
+from softrun.agent.rendezvous.rounds import LeaderTimeouts
 
 TOLERANCE_S = 5.0
 A, B, C = (member(name) for name in "abc")
@@ -19,7 +19,7 @@ A, B, C = (member(name) for name in "abc")
 
 def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> None:
     liveness = Liveness(1.0, TOLERANCE_S, 0.0)
-    leadership = Leadership("a", liveness, Waits(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
     leadership.lend(STORE)
 
     def hear(node: str) -> None:
@@ -41,9 +41,9 @@ def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> N
 def test_who_begins_to_lead_frees_nobody_before_all_were_heard() -> None:
     """The leader before may have agreed with them on a step, and have proposed the world that follows it."""
     world = sealed(A, B, C)
-    leadership = Leadership("b", Liveness(1.0, TOLERANCE_S, 0.0), Waits(0.3, 0.5, hold_s=5.0), retry_s=1.0)
+    leadership = Leader("b", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5, hold_s=5.0), retry_s=1.0)
     leadership.lend(STORE)
-    for heard in (ready(A, held=Hold((world.version, 0), 5, 5, all=True)), ready(B)):
+    for heard in (ready(A, held=BarrierAnswer((world.version, 0), 5, 5, all=True)), ready(B)):
         leadership.hear(heard)
     leadership.lead(world, 0.0)
     assert leadership.frees == 0
@@ -55,7 +55,7 @@ def test_who_begins_to_lead_frees_nobody_before_all_were_heard() -> None:
 def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> None:
     """Else it would host the store of a world that it is not in, and nobody would miss it."""
     liveness = Liveness(1.0, TOLERANCE_S, 0.0)
-    leadership = Leadership("a", liveness, Waits(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
     leadership.lend(STORE)
     liveness.heard("b", 0.0)
     leadership.hear(ready(replace(A, workers=())))

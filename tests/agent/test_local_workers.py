@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from values import member, sealed
 
-from softrun.agent.core.local_workers import ABANDON_S, SHOW_S, SIGKILL, Crew, State
+from softrun.agent.core.local_workers import ABANDON_S, SHOW_S, SIGKILL, LocalWorkers, State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import Member, Worker
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
@@ -14,10 +14,10 @@ LIFE = ("a", 1)
 SIGTERM = 15
 
 
-def entered(size: int = 2) -> Crew:
-    crew = Crew(size, grace_s=2.0)
-    crew.enter(sealed(member("a", workers=size)), LIFE, 0, 0.0)
-    return crew
+def entered(size: int = 2) -> LocalWorkers:
+    workers = LocalWorkers(size, grace_s=2.0)
+    workers.enter(sealed(member("a", workers=size)), LIFE, 0, 0.0)
+    return workers
 
 
 def tells(effects: list[do.Effect]) -> list[tuple[int, WorkerState, WorldChangeEvent | None, int]]:
@@ -29,8 +29,8 @@ def signals(effects: list[do.Effect]) -> list[tuple[int, int]]:
 
 
 def test_the_absent_are_started_with_their_first_event() -> None:
-    crew = Crew(2, grace_s=2.0)
-    (spawn,) = crew.enter(sealed(member("a", workers=2)), LIFE, 3, 0.0)
+    workers = LocalWorkers(2, grace_s=2.0)
+    (spawn,) = workers.enter(sealed(member("a", workers=2)), LIFE, 3, 0.0)
     assert isinstance(spawn, do.Spawn)
     assert [(t.local_rank, t.launch, t.state, t.change) for t in spawn.tell] == [
         (0, 1, WorkerState.HEALTHY, None),
@@ -40,8 +40,8 @@ def test_the_absent_are_started_with_their_first_event() -> None:
 
 
 def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:
-    crew = entered()
-    effects = crew.enter(sealed(member("a", workers=2), member("b"), number=2), LIFE, 0, 0.0)
+    workers = entered()
+    effects = workers.enter(sealed(member("a", workers=2), member("b"), number=2), LIFE, 0, 0.0)
     up = WorldChangeEvent.SCALE_UP
     assert tells(effects) == [
         (0, WorkerState.PAUSED, up, 1),
@@ -52,139 +52,139 @@ def test_the_running_are_paused_before_they_are_told_of_a_world() -> None:
 
 
 def test_those_who_have_not_asked_for_their_world_are_known() -> None:
-    crew = entered()
-    crew.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    assert crew.silent() == (0,)
-    crew.said(0, 2, WorkerStatus(ready=True, applied=1), 1.0)  # of another process
-    assert crew.silent() == (0,)
-    crew.exited(0, 1, 1)
-    assert crew.silent() == ()
+    workers = entered()
+    workers.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    assert workers.silent() == (0,)
+    workers.said(0, 2, WorkerStatus(ready=True, applied=1), 1.0)  # of another process
+    assert workers.silent() == (0,)
+    workers.exited(0, 1, 1)
+    assert workers.silent() == ()
 
 
 def test_those_who_do_not_ask_keep_the_others_waiting_for_a_soft_timeout_at_most() -> None:
-    crew = entered()
-    assert crew.late_at(joins=False) is None, "nobody has asked: that may be a long import"
-    crew.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=2.0)), 1.0)
-    assert crew.late_at(joins=False) == 3.0
-    assert crew.late_at(joins=True) is None
-    crew.exited(1, 1, 0)
-    assert crew.late_at(joins=False) == 3.0, "ranks of other nodes wait as it did"
-    crew.leave_out_silent()
-    assert crew.outside() == (0,)
+    workers = entered()
+    assert workers.late_at(joins=False) is None, "nobody has asked: that may be a long import"
+    workers.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=2.0)), 1.0)
+    assert workers.late_at(joins=False) == 3.0
+    assert workers.late_at(joins=True) is None
+    workers.exited(1, 1, 0)
+    assert workers.late_at(joins=False) == 3.0, "ranks of other nodes wait as it did"
+    workers.leave_out_silent()
+    assert workers.outside() == (0,)
     last_words = entered()
     last_words.said(
         1, 1, WorkerStatus(ready=True, applied=1, ends=True, limits=ProgressLimits(soft=2.0)), 1.0
     )  # heard when it had ended
     assert last_words.late_at(joins=False) == 3.0
-    assert crew.late_at(joins=False) is None
+    assert workers.late_at(joins=False) is None
 
 
 def test_nobody_is_paused_twice() -> None:
-    crew = entered()
-    assert len(crew.pause(WorldChangeEvent.SCALE_DOWN, 0.0)) == 2
-    assert crew.pause(WorldChangeEvent.SCALE_DOWN, 0.0) == []
+    workers = entered()
+    assert len(workers.pause(WorldChangeEvent.SCALE_DOWN, 0.0)) == 2
+    assert workers.pause(WorldChangeEvent.SCALE_DOWN, 0.0) == []
 
 
 def test_stopping_escalates_and_then_gives_up() -> None:
-    crew = entered(1)
-    assert signals(crew.stop(SIGTERM, now=10.0)) == [(0, SIGTERM)]
-    assert crew.deadline() == 12.0
-    assert crew.tick(11.9) == []
-    assert signals(crew.tick(12.0)) == [(0, SIGKILL)]
-    assert crew.deadline() == 12.0 + ABANDON_S
-    (note,) = crew.tick(12.0 + ABANDON_S)
+    workers = entered(1)
+    assert signals(workers.stop(SIGTERM, now=10.0)) == [(0, SIGTERM)]
+    assert workers.deadline() == 12.0
+    assert workers.tick(11.9) == []
+    assert signals(workers.tick(12.0)) == [(0, SIGKILL)]
+    assert workers.deadline() == 12.0 + ABANDON_S
+    (note,) = workers.tick(12.0 + ABANDON_S)
     assert isinstance(note, do.Note)
     assert note.warning
-    assert not crew.living()
-    assert crew.deadline() is None
+    assert not workers.living()
+    assert workers.deadline() is None
 
 
 def test_a_second_signal_kills_at_once() -> None:
-    crew = entered(1)
-    crew.stop(SIGTERM, now=0.0)
-    assert signals(crew.stop(SIGTERM, now=1.0)) == []
-    assert signals(crew.stop(SIGKILL, now=1.0)) == [(0, SIGKILL)]
+    workers = entered(1)
+    workers.stop(SIGTERM, now=0.0)
+    assert signals(workers.stop(SIGTERM, now=1.0)) == []
+    assert signals(workers.stop(SIGKILL, now=1.0)) == [(0, SIGKILL)]
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, State.DONE), (1, State.FAILED), (-9, State.FAILED)])
 def test_an_exit_that_nobody_asked_for(code: int, state: State) -> None:
-    crew = entered(1)
-    failure = crew.exited(0, launch=1, exitcode=code)
-    assert crew._slots[0].state is state
+    workers = entered(1)
+    failure = workers.exited(0, launch=1, exitcode=code)
+    assert workers._slots[0].state is state
     assert (failure is not None) == (state is State.FAILED)
 
 
 @pytest.mark.parametrize("code", [0, 1, -15])
 def test_an_exit_that_was_asked_for_is_neither_success_nor_failure(code: int) -> None:
-    crew = entered(1)
-    crew.stop(SIGTERM, now=0.0)
-    assert crew.exited(0, launch=1, exitcode=code) is None
-    assert crew.done() == ()
-    assert crew.workers() == ()
+    workers = entered(1)
+    workers.stop(SIGTERM, now=0.0)
+    assert workers.exited(0, launch=1, exitcode=code) is None
+    assert workers.done() == ()
+    assert workers.workers() == ()
 
 
 def test_an_exit_of_an_earlier_launch_changes_nothing() -> None:
-    crew = entered(1)
-    crew.stop(SIGTERM, now=0.0)
-    crew.exited(0, launch=1, exitcode=-15)
-    crew.renew()
-    crew.enter(sealed(member("a", lives=2), number=2), LIFE, 1, 0.0)
-    assert crew.exited(0, launch=1, exitcode=1) is None
-    assert crew.living()
+    workers = entered(1)
+    workers.stop(SIGTERM, now=0.0)
+    workers.exited(0, launch=1, exitcode=-15)
+    workers.renew()
+    workers.enter(sealed(member("a", lives=2), number=2), LIFE, 1, 0.0)
+    assert workers.exited(0, launch=1, exitcode=1) is None
+    assert workers.living()
 
 
 def test_renewed_workers_are_newcomers_and_rewound_ones_are_not() -> None:
-    for begin_anew, incarnation in ((Crew.renew, 2), (Crew.rewind, 1)):
-        crew = entered(1)
-        crew.stop(SIGTERM, now=0.0)
-        crew.exited(0, launch=1, exitcode=-15)
-        begin_anew(crew)
-        assert crew.workers() == (Worker(0, incarnation),)
-        effects = crew.enter(sealed(member("a", lives=incarnation), number=2), LIFE, 1, 0.0)
+    for begin_anew, incarnation in ((LocalWorkers.renew, 2), (LocalWorkers.rewind, 1)):
+        workers = entered(1)
+        workers.stop(SIGTERM, now=0.0)
+        workers.exited(0, launch=1, exitcode=-15)
+        begin_anew(workers)
+        assert workers.workers() == (Worker(0, incarnation),)
+        effects = workers.enter(sealed(member("a", lives=incarnation), number=2), LIFE, 1, 0.0)
         (spawn,) = effects
         assert isinstance(spawn, do.Spawn)
         assert spawn.tell[0].launch == 2
 
 
 def test_who_is_stopped_to_be_started_again_keeps_the_place() -> None:
-    crew = entered(2)
-    crew.stop(SIGTERM, now=0.0, rewinding=True)
-    assert len(crew.workers()) == 2
-    crew.exited(0, launch=1, exitcode=-15)
-    assert len(crew.workers()) == 2
+    workers = entered(2)
+    workers.stop(SIGTERM, now=0.0, rewinding=True)
+    assert len(workers.workers()) == 2
+    workers.exited(0, launch=1, exitcode=-15)
+    assert len(workers.workers()) == 2
 
 
 def test_what_is_done_is_not_done_again() -> None:
-    crew = entered(2)
-    crew.exited(0, launch=1, exitcode=0)
-    crew.stop(SIGTERM, now=0.0, rewinding=True)
-    crew.exited(1, launch=1, exitcode=-15)
-    crew.rewind()
-    assert crew.done() == (0,)
+    workers = entered(2)
+    workers.exited(0, launch=1, exitcode=0)
+    workers.stop(SIGTERM, now=0.0, rewinding=True)
+    workers.exited(1, launch=1, exitcode=-15)
+    workers.rewind()
+    assert workers.done() == (0,)
 
 
 def test_one_worker_is_replaced_alone() -> None:
-    crew = entered(2)
-    crew.exited(0, launch=1, exitcode=1)
-    crew.replace(0)
-    assert crew.workers() == (Worker(0, 2), Worker(1, 1))
-    assert crew.restarts_of(0) == 1
-    assert crew.restarts_of(1) == 0
+    workers = entered(2)
+    workers.exited(0, launch=1, exitcode=1)
+    workers.replace(0)
+    assert workers.workers() == (Worker(0, 2), Worker(1, 1))
+    assert workers.restarts_of(0) == 1
+    assert workers.restarts_of(1) == 0
 
 
 def test_finished_means_that_somebody_is_done_and_nobody_works() -> None:
-    crew = entered(3)
-    crew.exited(0, launch=1, exitcode=1)
-    assert not crew.finished()
-    crew.exited(1, launch=1, exitcode=0)
-    assert not crew.finished()
-    crew.exited(2, launch=1, exitcode=0)
-    assert crew.finished()
+    workers = entered(3)
+    workers.exited(0, launch=1, exitcode=1)
+    assert not workers.finished()
+    workers.exited(1, launch=1, exitcode=0)
+    assert not workers.finished()
+    workers.exited(2, launch=1, exitcode=0)
+    assert workers.finished()
 
 
 def test_the_living_are_never_begun_anew() -> None:
-    for begin_anew in (Crew.renew, Crew.rewind):
-        with pytest.raises(AssertionError, match="that lives"):
+    for begin_anew in (LocalWorkers.renew, LocalWorkers.rewind):
+        with pytest.raises(AssertionError, match="that live"):
             begin_anew(entered(1))
 
 
@@ -194,30 +194,30 @@ LIMITS = ProgressLimits(soft=2.0, hard=4.0, grace=0.5)
 NO_LIMITS = ProgressLimits()
 
 
-def watched(size: int = 1, limits: ProgressLimits = LIMITS, default: ProgressLimits = NO_LIMITS) -> Crew:
-    crew = Crew(size, grace_s=2.0, limits=default)
-    crew.enter(sealed(member("a", workers=size)), LIFE, 0, 0.0)
+def watched(size: int = 1, limits: ProgressLimits = LIMITS, default: ProgressLimits = NO_LIMITS) -> LocalWorkers:
+    workers = LocalWorkers(size, grace_s=2.0, limits=default)
+    workers.enter(sealed(member("a", workers=size)), LIFE, 0, 0.0)
     for local_rank in range(size):
-        crew.said(local_rank, 1, WorkerStatus(ready=True, applied=1, limits=limits), 0.0)
-    return crew
+        workers.said(local_rank, 1, WorkerStatus(ready=True, applied=1, limits=limits), 0.0)
+    return workers
 
 
-def stuck() -> Crew:
-    crew = watched()
-    crew.hangs(0, 1, 0.0, 2.0)
-    crew.pause(None, 2.0)
-    assert crew.give_up_on(0, 2.1)
-    return crew
+def stuck() -> LocalWorkers:
+    workers = watched()
+    workers.hangs(0, 1, 0.0, 2.0)
+    workers.pause(None, 2.0)
+    assert workers.give_up_on(0, 2.1)
+    return workers
 
 
 def test_nobody_is_watched_who_has_not_said_how() -> None:
-    crew = entered(1)
-    assert crew.deadline() is None
-    assert crew.look(0) == []
-    assert not crew.hangs(0, 1, 0.0, 1e6)
-    assert not crew.overdue(0, 1e6)
-    crew.pause(None, 1e6)
-    assert not crew.give_up_on(0, 2e6)
+    workers = entered(1)
+    assert workers.deadline() is None
+    assert workers.look(0) == []
+    assert not workers.hangs(0, 1, 0.0, 1e6)
+    assert not workers.overdue(0, 1e6)
+    workers.pause(None, 1e6)
+    assert not workers.give_up_on(0, 2e6)
 
 
 def test_its_own_limits_come_before_those_of_the_agent() -> None:
@@ -228,173 +228,173 @@ def test_its_own_limits_come_before_those_of_the_agent() -> None:
 
 
 def test_progress_is_looked_at_once_until_the_answer_is_there() -> None:
-    crew = watched()
-    assert crew.tick(1.9) == []
-    assert crew.tick(2.0) == [do.LookAtProgress(0, 1)]
-    assert crew.tick(2.1) == []
-    assert crew.deadline() is None
-    assert not crew.hangs(0, 2, 0.0, 2.1), "of another process"
-    assert crew.tick(2.2) == []
-    assert crew.hangs(0, 1, 0.0, 2.2)
-    assert crew.deadline() == 4.0
+    workers = watched()
+    assert workers.tick(1.9) == []
+    assert workers.tick(2.0) == [do.LookAtProgress(0, 1)]
+    assert workers.tick(2.1) == []
+    assert workers.deadline() is None
+    assert not workers.hangs(0, 2, 0.0, 2.1), "of another process"
+    assert workers.tick(2.2) == []
+    assert workers.hangs(0, 1, 0.0, 2.2)
+    assert workers.deadline() == 4.0
 
 
 def test_stacks_are_shown_once() -> None:
-    crew = watched()
-    assert crew.show(0) == [do.ShowStacks(0, 1)]
-    assert crew.show(0) == []
+    workers = watched()
+    assert workers.show(0) == [do.ShowStacks(0, 1)]
+    assert workers.show(0) == []
 
 
 def test_who_was_told_to_leave_and_has_not_is_leaving() -> None:
-    crew = watched()
-    assert not crew.leaving(0)
-    crew.pause(None, 2.0)
-    assert crew.leaving(0)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 2.1)
-    assert not crew.leaving(0)
+    workers = watched()
+    assert not workers.leaving(0)
+    workers.pause(None, 2.0)
+    assert workers.leaving(0)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 2.1)
+    assert not workers.leaving(0)
 
 
 def test_a_new_world_does_not_hide_that_it_has_not_left_the_old_one() -> None:
-    crew = watched()
-    crew.enter(sealed(member("a"), number=2), LIFE, 0, 1.0)
-    assert crew.leaving(0)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 1.1)
-    assert not crew.leaving(0), "that it has yet to enter the new one is nothing that it was told to leave"
+    workers = watched()
+    workers.enter(sealed(member("a"), number=2), LIFE, 0, 1.0)
+    assert workers.leaving(0)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 1.1)
+    assert not workers.leaving(0), "that it has yet to enter the new one is nothing that it was told to leave"
 
 
 def test_who_is_stuck_is_in_no_world_until_he_obeys() -> None:
-    crew = stuck()
-    assert crew.workers() == ()
-    assert crew.living()
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, limits=LIMITS), 2.2)
-    assert crew.workers() == ()
-    crew.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 2.3)
-    assert crew.workers() == (Worker(0, 1),)
+    workers = stuck()
+    assert workers.workers() == ()
+    assert workers.living()
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, limits=LIMITS), 2.2)
+    assert workers.workers() == ()
+    workers.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 2.3)
+    assert workers.workers() == (Worker(0, 1),)
 
 
 def test_who_makes_progress_is_not_given_up() -> None:
-    crew = watched()
-    crew.pause(None, 2.0)
-    crew.hangs(0, 1, 1.9, 2.1)
-    assert not crew.give_up_on(0, 2.1)
-    assert crew.workers() == (Worker(0, 1),)
+    workers = watched()
+    workers.pause(None, 2.0)
+    workers.hangs(0, 1, 1.9, 2.1)
+    assert not workers.give_up_on(0, 2.1)
+    assert workers.workers() == (Worker(0, 1),)
 
 
 def test_one_that_hangs_shows_its_stacks_and_is_ended_with_its_own_grace() -> None:
-    crew = watched()
-    assert crew.end(0, 4.0) == [do.ShowStacks(0, 1)]
-    assert crew.workers() == (Worker(0, 1),), "its place is its own until it has failed"
-    assert crew.deadline() == 4.0 + SHOW_S
-    assert signals(crew.tick(4.0 + SHOW_S)) == [(0, SIGTERM)]
-    assert signals(crew.tick(4.0 + SHOW_S + 0.5)) == [(0, SIGKILL)]
+    workers = watched()
+    assert workers.end(0, 4.0) == [do.ShowStacks(0, 1)]
+    assert workers.workers() == (Worker(0, 1),), "its place is its own until it has failed"
+    assert workers.deadline() == 4.0 + SHOW_S
+    assert signals(workers.tick(4.0 + SHOW_S)) == [(0, SIGTERM)]
+    assert signals(workers.tick(4.0 + SHOW_S + 0.5)) == [(0, SIGKILL)]
 
 
 def test_one_whose_stacks_were_shown_is_ended_at_once() -> None:
-    crew = stuck()
-    crew.show(0)
-    assert crew.end(0, 4.0) == []
-    assert signals(crew.tick(4.0)) == [(0, SIGTERM)]
-    assert crew.workers() == (), "the others have gone on without it"
+    workers = stuck()
+    workers.show(0)
+    assert workers.end(0, 4.0) == []
+    assert signals(workers.tick(4.0)) == [(0, SIGTERM)]
+    assert workers.workers() == (), "the others have gone on without it"
 
 
 def test_the_agents_own_grace_holds_where_a_worker_wishes_none() -> None:
-    crew = watched(limits=ProgressLimits(soft=2.0))
-    crew.end(0, 4.0)
-    crew.tick(5.0)
-    assert crew.deadline() == 7.0
+    workers = watched(limits=ProgressLimits(soft=2.0))
+    workers.end(0, 4.0)
+    workers.tick(5.0)
+    assert workers.deadline() == 7.0
 
 
 @pytest.mark.parametrize(("code", "counts"), [(0, -SIGTERM), (-SIGKILL, -SIGKILL), (3, 3)])
 def test_that_it_was_ended_is_its_failure_whatever_its_exit_code(code: int, counts: int) -> None:
-    crew = watched()
-    crew.end(0, 4.0)
-    failure = crew.exited(0, 1, code)
+    workers = watched()
+    workers.end(0, 4.0)
+    failure = workers.exited(0, 1, code)
     assert failure is not None
     assert failure.exitcode == counts
-    assert crew.workers() == ()
+    assert workers.workers() == ()
 
 
 def test_one_that_hangs_and_that_nothing_ends_has_failed() -> None:
-    crew = watched(2)
-    crew.end(0, 4.0)
-    crew.hurry(4.0)
-    crew.tick(4.0 + ABANDON_S)
-    (failure,) = crew.given_up()
+    workers = watched(2)
+    workers.end(0, 4.0)
+    workers.hurry(4.0)
+    workers.tick(4.0 + ABANDON_S)
+    (failure,) = workers.given_up()
     assert failure is not None
     assert (failure.local_rank, failure.exitcode) == (0, -SIGKILL)
-    assert crew.given_up() == []
-    assert crew.exited(0, 1, -SIGKILL) is None, "it ends after all"
+    assert workers.given_up() == []
+    assert workers.exited(0, 1, -SIGKILL) is None, "it ends after all"
 
 
 def test_one_that_was_asked_to_end_and_is_given_up_has_not_failed() -> None:
-    crew = entered(1)
-    crew.stop(SIGKILL, 0.0)
-    crew.tick(ABANDON_S)
-    assert crew.given_up() == [None]
+    workers = entered(1)
+    workers.stop(SIGKILL, 0.0)
+    workers.tick(ABANDON_S)
+    assert workers.given_up() == [None]
 
 
 def test_to_stop_all_does_not_hurry_one_that_is_being_ended() -> None:
-    crew = watched(2)
-    crew.end(0, 4.0)
-    assert signals(crew.stop(SIGTERM, 4.0)) == [(1, SIGTERM)]
-    assert signals(crew.stop(SIGKILL, 4.0)) == [(0, SIGKILL), (1, SIGKILL)]
-    assert signals(crew.tick(5.0)) == []
+    workers = watched(2)
+    workers.end(0, 4.0)
+    assert signals(workers.stop(SIGTERM, 4.0)) == [(1, SIGTERM)]
+    assert signals(workers.stop(SIGKILL, 4.0)) == [(0, SIGKILL), (1, SIGKILL)]
+    assert signals(workers.tick(5.0)) == []
 
 
 def test_to_hurry_ends_one_that_is_being_ended() -> None:
-    crew = watched()
-    crew.end(0, 4.0)
-    assert signals(crew.hurry(4.0)) == [(0, SIGKILL)]
-    assert signals(crew.tick(5.0)) == []
+    workers = watched()
+    workers.end(0, 4.0)
+    assert signals(workers.hurry(4.0)) == [(0, SIGKILL)]
+    assert signals(workers.tick(5.0)) == []
 
 
 def test_nothing_of_a_process_that_hung_holds_for_the_next() -> None:
-    crew = stuck()
-    crew.end(0, 4.0)
-    crew.exited(0, 1, -SIGKILL)
-    crew.replace(0)
-    assert crew.workers() == (Worker(0, 2),)
-    crew.enter(sealed(member("a", lives=2), number=2), LIFE, 0, 5.0)
-    assert crew.deadline() is None
-    assert not crew.leaving(0)
-    assert crew.show(0) != []
-    assert crew.exited(0, 2, 0) is None
-    assert crew.done() == (0,)
+    workers = stuck()
+    workers.end(0, 4.0)
+    workers.exited(0, 1, -SIGKILL)
+    workers.replace(0)
+    assert workers.workers() == (Worker(0, 2),)
+    workers.enter(sealed(member("a", lives=2), number=2), LIFE, 0, 5.0)
+    assert workers.deadline() is None
+    assert not workers.leaving(0)
+    assert workers.show(0) != []
+    assert workers.exited(0, 2, 0) is None
+    assert workers.done() == (0,)
 
 
 # --- outside
 
 
-def warm(size: int = 2) -> Crew:
-    crew = Crew(size, grace_s=2.0)
-    (spawn,) = crew.warm_up(sealed(member("b"), member("a", workers=size)), LIFE, 3, 0.0)
+def warm(size: int = 2) -> LocalWorkers:
+    workers = LocalWorkers(size, grace_s=2.0)
+    (spawn,) = workers.warm_up(sealed(member("b"), member("a", workers=size)), LIFE, 3, 0.0)
     assert isinstance(spawn, do.Spawn)
     assert [(t.state, t.info.rank) for t in spawn.tell] == [(WorkerState.PAUSED, 1 + i) for i in range(size)]
-    return crew
+    return workers
 
 
 def test_who_is_outside_is_in_no_world_until_it_asks_for_one() -> None:
-    crew = warm()
-    assert (crew.workers(), crew.outside()) == ((), (0, 1))
-    crew.said(0, 1, WorkerStatus(ready=False, applied=0), 1.0)
-    assert crew.outside() == (0, 1)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    assert (crew.workers(), crew.outside()) == ((Worker(0, 1),), (1,))
-    assert not crew.was_in_world()
+    workers = warm()
+    assert (workers.workers(), workers.outside()) == ((), (0, 1))
+    workers.said(0, 1, WorkerStatus(ready=False, applied=0), 1.0)
+    assert workers.outside() == (0, 1)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    assert (workers.workers(), workers.outside()) == ((Worker(0, 1),), (1,))
+    assert not workers.was_in_world()
 
 
 def test_nobody_is_warmed_up_twice() -> None:
-    crew = warm()
-    assert crew.warm_up(sealed(member("b"), member("a", workers=2)), LIFE, 3, 0.0) == []
+    workers = warm()
+    assert workers.warm_up(sealed(member("b"), member("a", workers=2)), LIFE, 3, 0.0) == []
 
 
 def test_the_warm_are_told_of_their_first_world_without_pause_and_without_change() -> None:
-    crew = warm(1)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    effects = crew.enter(sealed(member("b"), member("a"), number=2), LIFE, 3, 1.0)
+    workers = warm(1)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    effects = workers.enter(sealed(member("b"), member("a"), number=2), LIFE, 3, 1.0)
     assert tells(effects) == [(0, WorkerState.HEALTHY, None, 2)]
-    assert crew.was_in_world()
-    assert not crew.leaving(0)
+    assert workers.was_in_world()
+    assert not workers.leaving(0)
 
 
 def test_the_outside_hold_nobody_up_who_leaves() -> None:
@@ -402,15 +402,15 @@ def test_the_outside_hold_nobody_up_who_leaves() -> None:
 
 
 def test_the_outside_are_dismissed_and_others_are_not() -> None:
-    crew = entered(2)
-    crew.exited(0, 1, 1)
-    crew.replace(0)
-    crew.warm_up(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1), Worker(0, 2))), number=2), LIFE, 0, 0.0)
-    assert signals(crew.dismiss(5.0)) == [(0, SIGTERM)]
-    assert crew.deadline() == 7.0
-    assert crew.exited(0, 2, -SIGTERM) is None
-    crew.exited(1, 1, 0)
-    assert crew.finished()
+    workers = entered(2)
+    workers.exited(0, 1, 1)
+    workers.replace(0)
+    workers.warm_up(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1), Worker(0, 2))), number=2), LIFE, 0, 0.0)
+    assert signals(workers.dismiss(5.0)) == [(0, SIGTERM)]
+    assert workers.deadline() == 7.0
+    assert workers.exited(0, 2, -SIGTERM) is None
+    workers.exited(1, 1, 0)
+    assert workers.finished()
 
 
 def test_a_failure_outside_has_the_rank_that_was_expected() -> None:
@@ -421,81 +421,81 @@ def test_a_failure_outside_has_the_rank_that_was_expected() -> None:
 
 @pytest.mark.parametrize(("applied", "incomplete"), [(1, False), (0, False)])
 def test_one_that_ends_outside_leaves_no_gap_in_any_world(applied: int, incomplete: bool) -> None:
-    crew = warm(1)
-    crew.said(0, 1, WorkerStatus(applied=applied), 1.0)
-    crew.exited(0, 1, 0)
-    assert crew.incomplete is incomplete
+    workers = warm(1)
+    workers.said(0, 1, WorkerStatus(applied=applied), 1.0)
+    workers.exited(0, 1, 0)
+    assert workers.incomplete is incomplete
 
 
 def test_one_that_ends_before_it_was_there_leaves_a_gap() -> None:
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    crew.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
-    crew.exited(0, 1, 0)
-    assert crew.incomplete
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    workers.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
+    workers.exited(0, 1, 0)
+    assert workers.incomplete
 
 
 def test_the_others_may_wait_for_one_that_ends_before_it_has_worked() -> None:
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    crew.exited(0, 1, 0)
-    assert crew.unbuilt
-    assert not crew.incomplete
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
-    crew.exited(0, 1, 0)
-    assert not crew.unbuilt
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    workers.exited(0, 1, 0)
+    assert workers.unbuilt
+    assert not workers.incomplete
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    workers.exited(0, 1, 0)
+    assert not workers.unbuilt
 
 
 def test_who_came_before_others_worked_has_worked_with_them() -> None:
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
-    crew.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    crew.exited(0, 1, 0)
-    crew.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
-    assert (crew.since(), crew.through()) == (1, 1)
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    workers.said(1, 1, WorkerStatus(ready=True, applied=1), 1.0)
+    workers.exited(0, 1, 0)
+    workers.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 1.0)
+    assert (workers.since(), workers.through()) == (1, 1)
 
 
 def test_one_that_the_others_have_left_behind_would_do_again_what_they_did() -> None:
-    crew = watched(2)
+    workers = watched(2)
     alone = Member("a", 1, "host-a", 1, "", (Worker(1, 1),))
-    crew.enter(sealed(alone, number=2), LIFE, 0, 1.0)
-    crew.said(1, 1, WorkerStatus(ready=True, applied=3, worked=2), 1.0)
-    crew.exited(1, 1, 0)
-    assert (crew.since(), crew.through()) == (0, 2)
+    workers.enter(sealed(alone, number=2), LIFE, 0, 1.0)
+    workers.said(1, 1, WorkerStatus(ready=True, applied=3, worked=2), 1.0)
+    workers.exited(1, 1, 0)
+    assert (workers.since(), workers.through()) == (0, 2)
 
 
 def test_one_that_says_that_it_is_through_as_it_is_asked_to_end_is_through() -> None:
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
-    crew.stop(15, 1.0)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True, through=True), 1.0)
-    crew.exited(0, 1, -15)
-    assert crew.through() == 1
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    workers.stop(15, 1.0)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True, through=True), 1.0)
+    workers.exited(0, 1, -15)
+    assert workers.through() == 1
 
 
 def test_one_that_ends_in_good_order_because_it_was_asked_to_is_not_through() -> None:
-    crew = entered(2)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
-    crew.stop(15, 1.0)
-    crew.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True), 1.0)
-    crew.exited(0, 1, 0)
-    assert not crew.through()
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    workers.stop(15, 1.0)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1, ends=True), 1.0)
+    workers.exited(0, 1, 0)
+    assert not workers.through()
 
 
 def test_one_that_has_ended_while_the_world_was_made_leaves_a_gap() -> None:
-    crew = watched(2)
-    crew.end(0, 4.0)
-    crew.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 4.0)
-    assert crew.incomplete
-    crew.enter(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1),)), number=3), LIFE, 0, 4.0)
-    assert not crew.incomplete
+    workers = watched(2)
+    workers.end(0, 4.0)
+    workers.enter(sealed(member("a", workers=2), number=2), LIFE, 0, 4.0)
+    assert workers.incomplete
+    workers.enter(sealed(Member("a", 1, "host-a", 1, "", (Worker(1, 1),)), number=3), LIFE, 0, 4.0)
+    assert not workers.incomplete
 
 
 def test_the_fault_that_ended_a_world_is_told_to_those_who_were_there() -> None:
-    crew = entered(1)
+    workers = entered(1)
     told = replace(sealed(member("a"), number=2), fault=WorkerFault(round=1, text="why"))
-    assert [(e.state, e.fault) for e in crew.enter(told, LIFE, 0, 0.0) if isinstance(e, do.Tell)] == [
+    assert [(e.state, e.fault) for e in workers.enter(told, LIFE, 0, 0.0) if isinstance(e, do.Tell)] == [
         (WorkerState.PAUSED, None),
         (WorkerState.HEALTHY, WorkerFault(round=1, text="why")),
     ]

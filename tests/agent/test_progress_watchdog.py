@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from softrun.agent.core.progress_watchdog import FREED_S, LEAVE, Watch
+from softrun.agent.core.progress_watchdog import FREED_S, LEAVE, ProgressWatchdog
 from softrun.runtime.events import ProgressLimits
 
 BOTH = ProgressLimits(soft=2.0, hard=10.0)
 
 
-def watch(limits: ProgressLimits = BOTH, since: float = 100.0) -> Watch:
-    return Watch(limits, since)
+def watch(limits: ProgressLimits = BOTH, since: float = 100.0) -> ProgressWatchdog:
+    return ProgressWatchdog(limits, since)
 
 
 def test_it_looks_when_the_next_limit_would_have_passed() -> None:

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import JOB, STORE, member, opened, ready, sealed
 
-from softrun.agent.protocol.model import Hold, Phase, Report, Round, Standing, Worker
+from softrun.agent.protocol.model import BarrierAnswer, NodeIntent, Phase, Report, Round, Worker
 from softrun.agent.rendezvous import rounds
-from softrun.agent.rendezvous.rounds import Decision, Fate, Patience, Waits
+from softrun.agent.rendezvous.rounds import Decision, LeaderTimeouts, LeaderTimers, MemberStatus
 from softrun.runtime.events import WorkerFault
 
-WAITS = Waits(last_call_s=0.3, broken_s=0.5)
+TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5)
 A, B, C, D = (member(name) for name in "abcd")
 
 
 def decide(
-    round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: Patience | None = None
+    round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: LeaderTimers | None = None
 ) -> Decision:
     heard = {report.member.node: report for report in reports}
-    return rounds.decide(round_, heard, set(dead.split()), STORE, WAITS, since or Patience(), now)
+    return rounds.decide(round_, heard, set(dead.split()), STORE, TIMEOUTS, since or LeaderTimers(), now)
 
 
 def members(decision: Decision) -> list[str]:
@@ -52,9 +52,9 @@ def test_a_closed_job_stays_closed() -> None:
 # --- smaller worlds, at once
 
 
-@pytest.mark.parametrize("standing", [Standing.AWAY, Standing.LEFT])
-def test_who_withdraws_is_left_out_at_once_and_is_not_lost(standing: Standing) -> None:
-    decision = decide(sealed(A, B), ready(A), Report(B, standing))
+@pytest.mark.parametrize("intent", [NodeIntent.AWAY, NodeIntent.LEFT])
+def test_who_withdraws_is_left_out_at_once_and_is_not_lost(intent: NodeIntent) -> None:
+    decision = decide(sealed(A, B), ready(A), Report(B, intent))
     assert members(decision) == ["a"]
     assert decision.proposal is not None
     assert decision.proposal.lost == ()
@@ -74,7 +74,7 @@ def test_who_has_become_another_incarnation_comes_last() -> None:
 
 
 def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
-    assert rounds.fate(member("a", incarnation=2), None, dead=False) is Fate.UNHEARD
+    assert rounds.status_of(member("a", incarnation=2), None, dead=False) is MemberStatus.UNHEARD
 
 
 def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
@@ -111,7 +111,7 @@ def test_an_open_round_that_was_a_world_is_sealed_as_soon_as_enough_are_there() 
 
 
 def test_the_first_world_waits_for_the_last_call() -> None:
-    since = Patience()
+    since = LeaderTimers()
     assert decide(opened(A), ready(A), ready(B), now=10.0, since=since).again_at == 10.3
     assert decide(opened(A), ready(A), ready(B), now=10.2, since=since).proposal is None
     assert members(decide(opened(A), ready(A), ready(B), now=10.3, since=since)) == ["a", "b"]
@@ -136,7 +136,7 @@ def test_a_newcomer_that_is_dead_is_no_newcomer() -> None:
 
 
 def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
-    since = Patience()
+    since = LeaderTimers()
     reports = (ready(A), ready(B, broken_round=1))
     assert decide(sealed(A, B), *reports, now=1.0, since=since).again_at == 1.5
     assert members(decide(sealed(A, B), *reports, now=1.5, since=since)) == ["a", "b"]
@@ -184,7 +184,7 @@ def test_of_several_faults_the_outermost_wrapper_counts() -> None:
     assert proposal(decide(sealed(A, B, C), *reports)).fault == fault(depth=1)
 
 
-@pytest.mark.parametrize("lost", [Report(B, Standing.AWAY), None], ids=["away", "dead"])
+@pytest.mark.parametrize("lost", [Report(B, NodeIntent.AWAY), None], ids=["away", "dead"])
 def test_beside_a_loss_no_wrapper_is_named(lost: Report | None) -> None:
     reports = [ready(A, fault=fault(depth=2, text="why")), *([lost] if lost else [])]
     after = proposal(decide(sealed(A, B), *reports, dead="" if lost else "b"))
@@ -248,7 +248,7 @@ def test_a_reserve_that_is_ready_takes_a_lost_place() -> None:
 
 
 def test_the_first_to_finish_closes_the_door() -> None:
-    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FINISHED, done=(0,)), ready(C))
+    decision = decide(sealed(A, B), ready(A), Report(B, NodeIntent.FINISHED, done=(0,)), ready(C))
     assert decision.proposal is not None
     assert decision.proposal.finishing
     assert members(decision) == ["a", "b"]
@@ -256,14 +256,14 @@ def test_the_first_to_finish_closes_the_door() -> None:
 
 def test_when_all_have_finished_the_job_is_closed() -> None:
     finishing = sealed(A, B, finishing=True)
-    done = [Report(m, Standing.FINISHED, done=(0,)) for m in (A, B)]
+    done = [Report(m, NodeIntent.FINISHED, done=(0,)) for m in (A, B)]
     decision = decide(finishing, *done, dead="b")  # that its agent went away takes nothing from it
     assert decision.proposal is not None
     assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
 
 
 def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
-    decision = decide(sealed(A, B), ready(A), Report(B, Standing.FAILED, reason="b: exited with code 1"))
+    decision = decide(sealed(A, B), ready(A), Report(B, NodeIntent.FAILED, reason="b: exited with code 1"))
     assert decision.proposal is not None
     assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "b: exited with code 1")
 
@@ -271,7 +271,7 @@ def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
 def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
     job = replace(JOB, min_nodes=2)
     finishing = sealed(A, B, job=job, finishing=True)
-    assert decide(finishing, ready(A), Report(B, Standing.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
+    assert decide(finishing, ready(A), Report(B, NodeIntent.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
     assert members(decide(finishing, ready(A), ready(B), dead="b")) == ["a"]
 
 
@@ -279,12 +279,12 @@ def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
 
 
 some = st.builds(
-    lambda name, incarnation, standing, broken: Report(
-        member(name, incarnation), standing, (0,) if standing is Standing.FINISHED else (), broken
+    lambda name, incarnation, intent, broken: Report(
+        member(name, incarnation), intent, (0,) if intent is NodeIntent.FINISHED else (), broken
     ),
     st.sampled_from("abcde"),
     st.integers(1, 2),
-    st.sampled_from(Standing),
+    st.sampled_from(NodeIntent),
     st.integers(0, 2),
 )
 
@@ -303,7 +303,7 @@ def test_whatever_was_heard_the_next_record_is_sound(
     make = opened if is_open else sealed
     round_ = make(*(member(name) for name in placed), number=1, job=job)
     heard = {report.member.node: report for report in reports}
-    decision = rounds.decide(round_, heard, dead, STORE, WAITS, Patience(enough_since=-1, broken_since=-1), 9.0)
+    decision = rounds.decide(round_, heard, dead, STORE, TIMEOUTS, LeaderTimers(enough_since=-1, broken_since=-1), 9.0)
     after = decision.proposal
     if after is None:
         return
@@ -311,22 +311,22 @@ def test_whatever_was_heard_the_next_record_is_sound(
     if after.phase is Phase.SEALED and after.number > round_.number:
         assert least <= len(after.members) <= 4
         assert not {m.node for m in after.members} & dead
-        assert all(heard[m.node].standing is Standing.READY for m in after.members)
+        assert all(heard[m.node].intent is NodeIntent.READY for m in after.members)
         assert set(after.lost) <= dead
 
 
 # --- between two steps
 
-PAUSING = replace(WAITS, hold_s=5.0)
+PAUSING = replace(TIMEOUTS, hold_s=5.0)
 
 
 def held(version: int, first: int, last: int) -> dict[str, object]:
-    return {"held": Hold((version, 0), first, last, all=last > 0)}
+    return {"held": BarrierAnswer((version, 0), first, last, all=last > 0)}
 
 
-def in_step(round_: Round, *reports: Report, since: Patience | None = None, now: float = 9.0) -> Decision:
+def in_step(round_: Round, *reports: Report, since: LeaderTimers | None = None, now: float = 9.0) -> Decision:
     heard = {report.member.node: report for report in reports}
-    waited = since or Patience(enough_since=0.0)
+    waited = since or LeaderTimers(enough_since=0.0)
     return rounds.decide(round_, heard, set(), STORE, PAUSING, waited, now)
 
 
@@ -346,8 +346,8 @@ def test_they_go_on_while_all_are_told() -> None:
     telling = replace(PAUSING, telling_s=0.03)
     for step_s, pause_at in ((0.005, 9 + 6), (0.02, 9 + 1), (0.0301, 9), (0.0, 9)):
         answers = [
-            ready(A, held=Hold((2, 0), 7, 8, all=True, step_s=step_s)),
-            ready(B, held=Hold((2, 0), 8, 9, all=True, step_s=step_s / 2)),
+            ready(A, held=BarrierAnswer((2, 0), 7, 8, all=True, step_s=step_s)),
+            ready(B, held=BarrierAnswer((2, 0), 8, 9, all=True, step_s=step_s / 2)),
         ]
         agreed = rounds.decide(
             sealed(A, B),
@@ -355,7 +355,7 @@ def test_they_go_on_while_all_are_told() -> None:
             set(),
             STORE,
             telling,
-            Patience(enough_since=0.0),
+            LeaderTimers(enough_since=0.0),
             9.0,
         )
         assert agreed.proposal is not None
@@ -363,13 +363,13 @@ def test_they_go_on_while_all_are_told() -> None:
 
 
 def test_the_answer_to_a_hold_that_came_to_nothing_is_none_to_the_next() -> None:
-    again = Patience(enough_since=0.0, asked=1)
+    again = LeaderTimers(enough_since=0.0, asked=1)
     stale = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C), since=again)
     assert (stale.proposal, stale.holds) == (None, True)
 
 
 def test_it_does_not_wait_for_ever() -> None:
-    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=Patience(enough_since=0.0, hold_since=4.0))
+    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=LeaderTimers(enough_since=0.0, hold_since=4.0))
     assert late.proposal is not None
     assert late.proposal.pause_at == 0
 
@@ -390,7 +390,7 @@ def test_one_that_has_yet_to_count_is_waited_for() -> None:
 
 def test_a_loss_is_not_waited_for() -> None:
     heard = {"a": ready(A), "c": ready(C)}
-    decision = rounds.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, Patience(), 0.0)
+    decision = rounds.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, LeaderTimers(), 0.0)
     assert members(decision) == ["a", "c"]
     assert not decision.holds
 
@@ -427,7 +427,7 @@ def test_newcomers_below_the_minimum_or_during_the_last_call_change_nothing(mini
     assert decision.crowd == matters
     assert rounds.stands(decision, None, ready(B), heard=matters - 1, missed=False)
     assert not rounds.stands(decision, None, ready(B), heard=matters, missed=False)
-    assert not rounds.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+    assert not rounds.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
 
 
 def test_until_the_last_was_heard_only_a_failure_counts() -> None:
@@ -435,7 +435,7 @@ def test_until_the_last_was_heard_only_a_failure_counts() -> None:
     assert decision.unheard == "c"
     assert rounds.stands(decision, None, ready(B), heard=2, missed=False)
     assert not rounds.stands(decision, None, ready(C), heard=2, missed=False)
-    assert not rounds.stands(decision, None, Report(B, Standing.FAILED), heard=2, missed=False)
+    assert not rounds.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
 
 
 def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed() -> None:
@@ -449,8 +449,8 @@ def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed()
 def test_while_one_works_that_others_finish_changes_nothing() -> None:
     decision = decide(sealed(A, B, C, finishing=True), ready(A), ready(B), ready(C))
     assert decision.unfinished == "c"
-    assert rounds.stands(decision, ready(B), Report(B, Standing.FINISHED, done=(0,)), heard=3, missed=False)
-    assert not rounds.stands(decision, ready(C), Report(C, Standing.FINISHED, done=(0,)), heard=3, missed=False)
+    assert rounds.stands(decision, ready(B), Report(B, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
+    assert not rounds.stands(decision, ready(C), Report(C, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
 
 
 # --- faults that come together, and the end of the work
@@ -461,7 +461,7 @@ def told(text: str, wait_s: float = 0.0) -> WorkerFault:
 
 
 def test_a_fault_waits_for_those_of_others_on_any_node_and_all_are_named() -> None:
-    since = Patience()
+    since = LeaderTimers()
     first = ready(A, fault=told("of a", wait_s=2.0))
     broken = ready(B, broken_round=1)  # its ranks have felt it, which needs no other explanation
     assert decide(sealed(A, B), first, broken, now=1.0, since=since).again_at == 3.0
@@ -491,7 +491,7 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
     back = replace(A, workers=(Worker(1, 1),))
     behind = ready(back, done=(0,), through=1, since=0)
     assert decide(sealed(A), behind).reason == "everybody has finished", "they have gone on meanwhile"
-    since = Patience(enough_since=0.0)
+    since = LeaderTimers(enough_since=0.0)
     assert members(decide(sealed(A), ready(back, done=(0,), through=1, since=1), now=9.0, since=since)) == ["a"]
 
 
@@ -515,16 +515,16 @@ def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
 
 def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
     pair = member("b", workers=2)
-    finished = Report(replace(pair, workers=pair.workers[:1]), Standing.FINISHED, done=(0,))
+    finished = Report(replace(pair, workers=pair.workers[:1]), NodeIntent.FINISHED, done=(0,))
     assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
-    finished = Report(pair, Standing.FINISHED, done=(0, 1))
+    finished = Report(pair, NodeIntent.FINISHED, done=(0, 1))
     assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
 
 
 def test_a_node_that_comes_back_leaves_behind_those_that_are_done() -> None:
     pair = member("b", workers=2)
-    decision = decide(sealed(A), ready(A), ready(pair, done=(0,)), now=9.0, since=Patience(enough_since=0.0))
+    decision = decide(sealed(A), ready(A), ready(pair, done=(0,)), now=9.0, since=LeaderTimers(enough_since=0.0))
     assert decision.proposal is not None
     assert decision.proposal.members[1].workers == pair.workers[1:]
     only_done = ready(replace(pair, workers=pair.workers[:1]), done=(0,))
-    assert decide(sealed(A), ready(A), only_done, now=9.0, since=Patience(enough_since=0.0)).proposal is None
+    assert decide(sealed(A), ready(A), only_done, now=9.0, since=LeaderTimers(enough_since=0.0)).proposal is None

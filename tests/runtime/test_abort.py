@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from fake_agent import DEADLINE_S
 from local_cluster import free_port
 from softrun.runtime.groups import group_registry
-from softrun.runtime.groups.abort import abort_all, abort_groups, add_abort, note_groups
+from softrun.runtime.groups.abort import abort_all, abort_groups, add_abort, track_groups
 from softrun.runtime.groups.groups import leave_groups
 
 STOPPED = 3  # of four
@@ -37,7 +37,7 @@ def in_a_group_of_the_user(me: Me) -> Sit:
     """Built before anything was noted, as it is before softrun is imported."""
     me.build()
     dist.new_group([0, 1, 2])
-    note_groups()
+    track_groups()
     return lambda: dist.barrier()
 
 
@@ -106,7 +106,7 @@ def under_debug(me: Me) -> Sit:
 
 def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: bool) -> None:
     if note:
-        note_groups()
+        track_groups()
     sit = prepare(me)
     if rehearse:
         sit()
@@ -204,7 +204,7 @@ def test_groups_that_were_built_before_softrun_was_imported(tmp_path: Path) -> N
 
 
 def leave_and_stay(me: Me) -> None:
-    note_groups()
+    track_groups()
     me.build()
     pair = dist.new_group([2, 3])
     dist.barrier()
@@ -247,7 +247,7 @@ def test_a_rank_that_is_not_stuck_is_not_harmed() -> None:
 
 
 def fork_with_a_group(me: Me) -> None:
-    note_groups()
+    track_groups()
     me.build()
     dist.all_reduce(torch.ones(1))
     child = os.fork()
@@ -290,6 +290,6 @@ def test_what_a_user_added_is_called_last_first_and_failures_stop_nothing(caplog
 
 
 def test_nothing_is_imported() -> None:
-    code = "import sys; from softrun.runtime.groups import abort, groups; abort.note_groups(); abort.abort_all()\n"
+    code = "import sys; from softrun.runtime.groups import abort, groups; abort.track_groups(); abort.abort_all()\n"
     code += "groups.leave_groups(in_trouble=True); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S
 from softrun.runtime.groups import abort, group_registry
-from softrun.runtime.groups.abort import AbortTransformerEngine, abort_groups, note_groups
+from softrun.runtime.groups.abort import AbortTransformerEngine, abort_groups, track_groups
 
 
 class ToyGroup(dist.ProcessGroup):
@@ -37,7 +37,7 @@ def abort_toys(me: Me) -> None:
         toys.append(ToyGroup(rank, size))
         return toys[-1]
 
-    note_groups()
+    track_groups()
     dist.Backend.register_backend("toy", create, devices=["cpu"])
     dist.init_process_group("toy", store=me.store("toys"), rank=0, world_size=1)
     dist.new_group([0])

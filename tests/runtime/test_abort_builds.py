@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S, wait_until
 from local_cluster import free_port
-from softrun.runtime.groups.abort import note_groups
+from softrun.runtime.groups.abort import track_groups
 from softrun.runtime.groups.gloo import Published
 from softrun.runtime.groups.groups import leave_groups
 
@@ -132,7 +132,7 @@ def build_with_a_sleeper(me: Me) -> None:
 
 
 def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
-    note_groups()
+    track_groups()
     with bystander():
         sit = prepare(me)
         watcher = me.abort_when_told()
@@ -190,7 +190,7 @@ def build_twice(me: Me) -> list[str]:
         start(thread)
 
     threading.Thread.start = noting  # type: ignore[method-assign]
-    note_groups()
+    track_groups()
     for name in ("alone", "first", "second"):
         me.build(name, *((0, 1) if name == "alone" else ()))
         dist.all_reduce(torch.ones(1))

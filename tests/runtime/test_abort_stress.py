@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S
 from softrun.runtime.groups import group_registry
-from softrun.runtime.groups.abort import abort_all, note_groups
+from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.groups import leave_groups
 from softrun.runtime.groups.sockets import open_sockets
 
@@ -27,7 +27,7 @@ enough = multiprocessing.get_context("fork").Event()
 
 def be_stressed(me: Me) -> tuple[int, int]:
     """Two ranks build, use and leave groups while another thread of each aborts all the time, with some respite."""
-    note_groups()
+    track_groups()
     ended = threading.Event()
 
     def abort_often() -> None:
@@ -68,7 +68,7 @@ REBUILDS = 200
 
 
 def rebuild(me: Me) -> list[dict[str, int]]:
-    note_groups()
+    track_groups()
     seen = []
     for attempt in range(REBUILDS):
         in_trouble = bool(attempt % 2)

@@ -115,7 +115,7 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
     def build() -> None:
         try:
             if way == "env":
-                group_registry.note_groups()
+                group_registry.track_groups()
                 dist.init_process_group("gloo")
             else:
                 groups.build_group(an_info(0, 2, port), "gloo", None)
@@ -132,7 +132,7 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
 
 def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    group_registry.note_groups()
+    group_registry.track_groups()
     url = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(RuntimeError, match="connect"):
         dist.init_process_group("gloo", init_method=url, rank=0, world_size=2, timeout=timedelta(seconds=0.3))
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(mon
 
 def test_no_group_is_built_in_a_world_that_is_over(over: Callable[[], None]) -> None:
     """Its building may have been about to begin when the abort came: nobody would end it any more."""
-    group_registry.note_groups()
+    group_registry.track_groups()
     over()
     with pytest.raises(RuntimeError, match="the world has changed"):
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=2)

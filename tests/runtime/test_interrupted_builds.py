@@ -61,7 +61,7 @@ def alone(body: Callable[[], None]) -> None:
     """In a process of its own: one that has had gloo's threads does not bear the forks of other tests."""
 
     def noted_there(_me: Me) -> None:
-        group_registry.note_groups()
+        group_registry.track_groups()
         destroying_nothing_does(groups.leave_unfinished_groups)
         body()
 

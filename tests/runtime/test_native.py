@@ -39,11 +39,11 @@ class WhileTheInterpreterEnds:
 
 
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.inprocess.meeting import Meeting
+from softrun.runtime.inprocess.world_store import WorldStore
 
 info = WorkerInfo.model_construct(master_addr="127.0.0.1", master_port=int(server.stdout.readline()))
-meeting = Meeting(info)
-meeting.set("here", b"1")
+world_store = WorldStore(info)
+world_store.set("here", b"1")
 
 
 class Interrupted(BaseException):
@@ -55,7 +55,7 @@ def interrupt(*_):
 
 
 def wait(key="nobody sets it"):
-    meeting.wait_for(key)
+    world_store.wait_for(key)
 
 
 if sys.argv[1] == "interrupted":  # as by a new world
@@ -64,7 +64,7 @@ if sys.argv[1] == "interrupted":  # as by a new world
     try:
         wait()
     except Interrupted:
-        assert meeting.wait_for("here") == b"1"
+        assert world_store.wait_for("here") == b"1"
 else:  # by a thread that nobody waits for
     threading.Thread(target=wait, daemon=True).start()
     time.sleep(0.2)

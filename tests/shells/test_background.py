@@ -3,12 +3,12 @@ from __future__ import annotations
 import threading
 import time
 
-from softrun.agent.loop.background import Aside
+from softrun.agent.loop.background import BackgroundQueue
 
 
 def test_all_is_done_in_order_whatever_fails() -> None:
     done: list[int] = []
-    aside = Aside("test")
+    aside = BackgroundQueue("test")
     aside.do(lambda: done.append(1))
     aside.do(lambda: done[7])
     aside.do(lambda: done.append(2))
@@ -18,7 +18,7 @@ def test_all_is_done_in_order_whatever_fails() -> None:
 
 def test_what_does_not_end_holds_nobody() -> None:
     release = threading.Event()
-    aside = Aside("test")
+    aside = BackgroundQueue("test")
     aside.do(release.wait)
     began = time.monotonic()
     aside.close(0.05)

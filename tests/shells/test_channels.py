@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from softrun.agent.workers.channels import ChannelsDirectory
-from softrun.agent.workers.orphan_reaper import Wardens
+from softrun.agent.workers.orphan_reaper import OrphanReapers
 from softrun.runtime.channel.channel import ChannelError, EventWriter
 
 AGENT = """
@@ -96,5 +96,5 @@ def test_wardens_that_cannot_be_started_leave_no_descriptor(root: Path, monkeypa
     monkeypatch.setattr(sys, "executable", str(root / "nothing"))
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the links are not wanted
     with selectors.DefaultSelector() as selector, pytest.raises(FileNotFoundError):
-        Wardens("1", root, selector)
+        OrphanReapers("1", root, selector)
     assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

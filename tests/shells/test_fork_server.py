@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from softrun.agent.workers import orphan_reaper_main as reaper
-from softrun.agent.workers.fork_server import Forked, Refused, Script, Template
+from softrun.agent.workers.fork_server import Forked, ForkServer, Refused, Script
 from softrun.agent.workers.processes import Program
 
 pytestmark = pytest.mark.processes
@@ -54,7 +54,7 @@ class Both:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # it changes all the time
-        self.template = Template(["-u"])
+        self.template = ForkServer(["-u"])
         self.template.load([])
 
     def run(self, *args: str, env: dict[str, str] | None = None) -> list[tuple[int, str, str]]:
@@ -188,7 +188,7 @@ def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "ends.py").write_text("import sys; sys.exit(7)")
     env = {"PYTHONPATH": str(tmp_path)}
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    template = Template(["-u"], env)
+    template = ForkServer(["-u"], env)
     template.load(["scarce"])
     marked = env | {reaper.VARIABLE: reaper.mark_of(template.token, 1)}
     for _ in range(3):

@@ -16,7 +16,7 @@ import pytest
 
 from softrun.agent.loop.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, WARNINGS, WARNINGS_S, Links
 from softrun.agent.protocol.codec import PROTOCOL_VERSION
-from softrun.agent.protocol.model import Beat, Hello, Member, Report, Standing
+from softrun.agent.protocol.model import Beat, Hello, Member, NodeIntent, Report
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
 
 
@@ -67,7 +67,7 @@ def until(*ends: End, see: Observation, at: End) -> None:
             end.turn()
 
 
-REPORT = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), Standing.READY)
+REPORT = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), NodeIntent.READY)
 
 
 def connect(a: End, b: End) -> None:
@@ -225,7 +225,7 @@ def test_garbage_is_refused(ends: tuple[End, End], garbage: bytes) -> None:
 def test_what_is_said_last_arrives_though_the_link_is_closed_at_once(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)
-    last = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), Standing.FAILED, reason="x" * 500_000)
+    last = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), NodeIntent.FAILED, reason="x" * 500_000)
     a.links.say("b", last)
     a.open = False
     closing = time.monotonic()

@@ -16,7 +16,7 @@ import pytest
 
 from local_cluster import LocalCluster, alive, descendants, has_ended, shown_by
 from softrun.agent.workers import orphan_reaper_main as reaper
-from softrun.agent.workers.orphan_reaper import Wardens
+from softrun.agent.workers.orphan_reaper import OrphanReapers
 
 TOKEN = f"{os.getpid():08x}"  # tests that run beside this one have their own
 OTHER = TOKEN + "0"
@@ -24,9 +24,9 @@ OTHER = TOKEN + "0"
 AGENT = """
 import os, selectors, signal, sys
 from pathlib import Path
-from softrun.agent.workers.orphan_reaper import Wardens
+from softrun.agent.workers.orphan_reaper import OrphanReapers
 selector = selectors.DefaultSelector()
-wardens = Wardens(sys.argv[1], Path(sys.argv[2]), selector)
+wardens = OrphanReapers(sys.argv[1], Path(sys.argv[2]), selector)
 if os.fork() == 0:
     os.setsid()
     signal.pause()  # whoever is forked from an agent holds the pipes of its wardens
@@ -155,7 +155,7 @@ def test_one_workers_mark_is_not_anothers(begin: Callable[..., tuple[subprocess.
 def test_it_just_ends_when_all_is_well(begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path) -> None:
     process, child = begin(reaper.mark_of(TOKEN, 1))
     with selectors.DefaultSelector() as selector:
-        Wardens(TOKEN, kept, selector).close(all_is_well=True)
+        OrphanReapers(TOKEN, kept, selector).close(all_is_well=True)
     assert alive(process.pid)
     assert alive(child)
     assert kept.exists()
@@ -169,7 +169,7 @@ def test_one_inside_of_another_agents_worker_carries_no_mark(
     monkeypatch.setenv(reaper.VARIABLE, reaper.mark_of(OTHER, 1))
     reaper.set_limits(*reaper.limits_with(reaper.mark_of(OTHER, 1)))
     with selectors.DefaultSelector() as selector:
-        wardens = Wardens(TOKEN, kept, selector)
+        wardens = OrphanReapers(TOKEN, kept, selector)
         pids = [process.pid for process in wardens._living.values()]
         cluster.wait_for(
             "they show themselves",

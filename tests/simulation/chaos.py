@@ -25,7 +25,7 @@ from softrun.agent.core.engine import EngineConfig, Stage
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome
-from softrun.agent.protocol.model import Address, JobSettings, Phase, Standing
+from softrun.agent.protocol.model import Address, JobSettings, NodeIntent, Phase
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerState
 
@@ -553,7 +553,7 @@ def narrate(seed: int, write: Callable[[str], None], quiet: bool = True) -> None
     beats = ("Beat()", "LeaderBeatSeen", "BeatAsLeader", "ReadLeaderBeat")
 
     def tell(node: Node, seen: saw.Observation, effects: list[Effect]) -> None:
-        stage = f"{node.engine.stage.value} standing {node.engine._standing.value}"
+        stage = f"{node.engine.stage.value} intent {node.engine._intent.value}"
         told = [str(effect) for effect in effects if not (quiet and any(word in str(effect) for word in beats))]
         if quiet and not told and (isinstance(seen, saw.Tick) or any(word in str(seen) for word in beats)):
             return
@@ -575,4 +575,4 @@ def narrate(seed: int, write: Callable[[str], None], quiet: bool = True) -> None
     life.run()
 
 
-__all__ = ["Life", "Plan", "Standing", "narrate", "replay", "run_seed", "trace_hash"]
+__all__ = ["Life", "NodeIntent", "Plan", "narrate", "replay", "run_seed", "trace_hash"]

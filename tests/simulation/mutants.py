@@ -12,16 +12,16 @@ from typing import Any
 
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import Tenure
-from softrun.agent.core.local_workers import Crew, State
-from softrun.agent.core.step_barrier import Holds
+from softrun.agent.core.local_workers import LocalWorkers, State
+from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import Address, Hold, Member, Phase, Report, Round, Standing
+from softrun.agent.protocol.model import Address, BarrierAnswer, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, rounds
 from softrun.agent.rendezvous.convergence import Convergence
-from softrun.agent.rendezvous.election import Allegiance
-from softrun.agent.rendezvous.leader import Leadership
+from softrun.agent.rendezvous.election import Election
+from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import Fate
+from softrun.agent.rendezvous.rounds import MemberStatus
 
 Patch = tuple[object, str, Any]
 
@@ -49,19 +49,19 @@ class Mutant:
 
 
 def seals_with_unheard_members() -> list[Patch]:
-    right = rounds.fate
+    right = rounds.status_of
 
-    def wrong(member: Member, report: Report | None, dead: bool) -> Fate:
-        fate = right(member, report, dead)
-        return Fate.STAYS if fate is Fate.UNHEARD else fate
+    def wrong(member: Member, report: Report | None, dead: bool) -> MemberStatus:
+        status_of = right(member, report, dead)
+        return MemberStatus.STAYS if status_of is MemberStatus.UNHEARD else status_of
 
     decide = rounds.decide
 
     def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> rounds.Decision:
-        invented = {m.node: Report(m, Standing.READY) for m in round_.members if m.node not in reports}
+        invented = {m.node: Report(m, NodeIntent.READY) for m in round_.members if m.node not in reports}
         return decide(round_, {**reports, **invented}, *rest, **named)
 
-    return [(rounds, "fate", wrong), (rounds, "decide", decide_wrong)]
+    return [(rounds, "status_of", wrong), (rounds, "decide", decide_wrong)]
 
 
 def never_notices_silence() -> list[Patch]:
@@ -117,12 +117,12 @@ def forgives_every_failure() -> list[Patch]:
 
 
 def works_without_pause() -> list[Patch]:
-    right = Crew.enter
+    right = LocalWorkers.enter
 
-    def wrong(self: Crew, *rest: Any) -> list[do.Effect]:
+    def wrong(self: LocalWorkers, *rest: Any) -> list[do.Effect]:
         return [e for e in right(self, *rest) if not (isinstance(e, do.Tell) and e.state.value == "PAUSED")]
 
-    return [(Crew, "enter", wrong)]
+    return [(LocalWorkers, "enter", wrong)]
 
 
 def admits_newcomers_after_a_finish() -> list[Patch]:
@@ -131,7 +131,7 @@ def admits_newcomers_after_a_finish() -> list[Patch]:
     def wrong(round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any) -> rounds.Decision:
         decision = decide(round_, reports, dead, store, *rest)
         placed = {m.node for m in round_.members}
-        more = [r.member for r in reports.values() if r.standing is Standing.READY and r.member.node not in placed]
+        more = [r.member for r in reports.values() if r.intent is NodeIntent.READY and r.member.node not in placed]
         room = round_.settings.max_nodes - len(round_.members)
         if decision.proposal is not None or not round_.finishing or round_.phase is not Phase.SEALED or not more[:room]:
             return decision
@@ -150,20 +150,20 @@ def gives_a_new_world_the_old_number() -> list[Patch]:
 
 
 def uses_a_worker_store_again() -> list[Patch]:
-    right = Leadership.lead
+    right = Leader.lead
 
-    def wrong(self: Leadership, round_: Round, now: float) -> list[do.Effect]:
+    def wrong(self: Leader, round_: Round, now: float) -> list[do.Effect]:
         if self.spare_store is None and round_.worker_store is not None and round_.number > 1:
             self.spare_store = Address(round_.worker_store.host, round_.worker_store.port)
         return right(self, round_, now)
 
-    return [(Leadership, "lead", wrong)]
+    return [(Leader, "lead", wrong)]
 
 
 def lends_a_store_to_a_world_that_it_is_not_in() -> list[Patch]:
     return [
         (rounds, "goes_on", lambda *_: True),
-        (Leadership, "_by_a_member", lambda _self, _round, proposal: proposal),
+        (Leader, "_by_a_member", lambda _self, _round, proposal: proposal),
     ]
 
 
@@ -179,24 +179,24 @@ def stops_healthy_workers() -> list[Patch]:
 
 
 def leaves_workers_behind() -> list[Patch]:
-    return [(Crew, "living", lambda self: False)]
+    return [(LocalWorkers, "living", lambda self: False)]
 
 
 def newcomers_take_over_a_living_job() -> list[Patch]:
-    return [(Allegiance, "_abandoned", lambda self, record, own: True)]
+    return [(Election, "_abandoned", lambda self, record, own: True)]
 
 
 def starts_finished_workers_again() -> list[Patch]:
-    right = Crew.exited
+    right = LocalWorkers.exited
 
-    def wrong(self: Crew, local_rank: int, launch: int, exitcode: int) -> do.Failure | None:
+    def wrong(self: LocalWorkers, local_rank: int, launch: int, exitcode: int) -> do.Failure | None:
         failure = right(self, local_rank, launch, exitcode)
         slot = self._slots[local_rank]
         if slot.state is State.DONE and len(self._slots) > 1:
             self._renew(slot)
         return failure
 
-    return [(Crew, "exited", wrong)]
+    return [(LocalWorkers, "exited", wrong)]
 
 
 def seals_the_same_world_again() -> list[Patch]:
@@ -207,11 +207,11 @@ def seals_the_same_world_again() -> list[Patch]:
         reports: dict[str, Report],
         dead: set[str],
         store: Address,
-        waits: rounds.Waits,
-        patience: rounds.Patience,
+        timeouts: rounds.LeaderTimeouts,
+        timers: rounds.LeaderTimers,
         now: float,
     ) -> rounds.Decision:
-        decision = decide(round_, reports, dead, store, waits, patience, now)
+        decision = decide(round_, reports, dead, store, timeouts, timers, now)
         if decision.proposal is None and decision.reason == "nothing to do" and round_.phase is Phase.SEALED:
             again = rounds.seal(round_, list(round_.members), store, ())
             return rounds.Decision("once more", again)
@@ -262,14 +262,14 @@ def forgets_which_lease_expired() -> list[Patch]:
 
 
 def holds_workers_a_step_too_late() -> list[Patch]:
-    right = Holds.answer
+    right = StepBarrier.answer
 
-    def wrong(self: Holds) -> Hold | None:
-        for held in self._workers.values():
+    def wrong(self: StepBarrier) -> BarrierAnswer | None:
+        for held in self._held.values():
             held.sure = held.sure or held.told is not None
         return right(self)
 
-    return [(Holds, "answer", wrong)]
+    return [(StepBarrier, "answer", wrong)]
 
 
 def agrees_on_the_least_step() -> list[Patch]:

@@ -25,7 +25,7 @@ _ATTEMPT = timedelta(seconds=2)
 _PASSED, _GIVEN_UP = b"passed", b"given up"  # what becomes of a barrier
 
 
-class Meeting:
+class WorldStore:
     """The keys of one world. It connects when it is first used, and anew after a call that was broken off."""
 
     def __init__(self, info: WorkerInfo) -> None:
