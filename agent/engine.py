@@ -872,6 +872,8 @@ class Engine:
             crew.has_stuck(),
             crew.since(),
             self._leaving is not None,
+            0 if self._restarts_all() else crew.never_came,
+            crew.has_asked(),
             self._yields(),
             self._holds.answer(),
             self._allegiance.leadership.holds,
