@@ -875,6 +875,8 @@ class Engine:
             workers.has_stuck(),
             workers.since(),
             self._leaving is not None,
+            0 if self._restarts_all() else workers.never_came,
+            workers.has_asked(),
             self._yields(),
             self._holds.answer(),
             self._election.leadership.holds,

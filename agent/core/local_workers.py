@@ -117,6 +117,8 @@ class LocalWorkers:
         """One of them has ended before it was there: the others wait for it in vain."""
         self.unbuilt = False
         """One of them has exited 0 before it had shown any work there: others may wait for it to build their groups."""
+        self.never_came = 0
+        """The last world for which one of them had never asked when it exited 0."""
         self.missed = 0
         """The last world in which one of them has not been because its work was done."""
         self.never_asks = False
@@ -571,9 +573,11 @@ class LocalWorkers:
             return
         if slot.spoke and slot.applied < slot.named:
             self._miss(slot, self.told)
+        if not slot.spoke:
+            self.never_came = self.told.number
         # One that never asked cannot be waited for by a script that does not ask either.
-        never_came = not slot.spoke and self.has_asked()
-        self.incomplete |= slot.called == self.told.number or never_came
+        waited_for = not slot.spoke and self.has_asked()
+        self.incomplete |= slot.called == self.told.number or waited_for
         self.unbuilt |= slot.spoke and slot.worked != self.told.number
 
     def _miss(self, slot: WorkerSlot, world: Round) -> None:

@@ -82,6 +82,8 @@ class Report:
     stuck: bool = False  # one of its workers has not left a world that the others have left, and may come back
     since: int = 0  # the first world from which on one of its workers has been in each; 0: the others were there alone
     leaves: bool = False  # it wants out, and works until the others can do without it
+    never_came: int = 0  # a world for which one of its workers never asked, and has exited 0
+    asks: bool = False  # its workers ask for their worlds; by itself no news, which nobody is sent
     yields: int = 0  # the version of a record in whose next world it cannot be, so that others lead first; 0: of none
     held: BarrierAnswer | None = None  # after which step its workers wait, because the leader has asked for it
     # Of a leader only:

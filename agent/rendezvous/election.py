@@ -11,6 +11,8 @@ it takes over.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Report, Round
@@ -183,8 +185,10 @@ class Election:
         """Say to the leader, or to the followers, what has changed since the last time."""
         if own is self._said:
             return []
-        self._said = own
+        before, self._said = self._said, own
         self.leadership.hear(own)
+        if before is not None and own == replace(before, asks=own.asks, sequence=own.sequence):
+            return []
         to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
         return [*to_leader, do.Say(None, own)]
 

@@ -406,8 +406,15 @@ def _names_all(reported: Member, placed: Member) -> bool:
 
 
 def _broken(round_: Round, reports: dict[str, Report]) -> bool:
+    """Do its workers say so, or do they wait for one that has exited before it had asked for this world?
+
+    A script none of whose workers asks does not wait for that one either.
+    """
     placed = {m.life for m in round_.members}
-    return any(r.broken_round == round_.number and r.member.life in placed for r in reports.values())
+    there = [report for report in reports.values() if report.member.life in placed]
+    if any(report.broken_round == round_.number for report in there):
+        return True
+    return any(report.asks for report in there) and any(report.never_came == round_.number for report in there)
 
 
 def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:

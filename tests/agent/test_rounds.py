@@ -143,6 +143,14 @@ def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
     assert members(decide(sealed(A, B), *reports, dead="b", now=1.1, since=since)) == ["a"]
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_one_that_exits_before_it_asks_is_missed_where_others_ask(asks: bool) -> None:
+    finished = Report(B, NodeIntent.FINISHED, (0,), never_came=1)
+    assert decide(sealed(A, B), ready(A, asks=asks), finished).reason == "a node has finished"
+    decision = decide(replace(sealed(A, B), finishing=True), ready(A, asks=asks), finished)
+    assert decision.reason.startswith("the world is broken" if asks else "nothing to do")
+
+
 def test_a_world_that_was_broken_earlier_is_not_broken_now() -> None:
     assert decide(sealed(A, B, number=2), ready(A), ready(B, broken_round=1)).reason == "nothing to do"
 

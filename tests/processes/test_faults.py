@@ -282,6 +282,15 @@ def test_a_worker_that_finishes_early_is_not_run_again(cluster: LocalCluster, st
     assert len(pids) == 4, "nobody was started twice"
 
 
+def test_a_worker_that_ends_before_it_asks_is_not_waited_for(cluster: LocalCluster, start: Start) -> None:
+    """Its node has no more to say than that it has finished; the others wait for it in init_process_group."""
+    script = cluster.directory / "ends_at_once.py"
+    script.write_text("")
+    start("a", "reduce.py", "100000", "0.01", nproc=2, nnodes="2")
+    start("b", str(script), nproc=1, nnodes="2")
+    assert {step.world_size for step in cluster.wait_for_steps(2)} == {2}
+
+
 def test_a_store_whose_host_is_stopped_is_given_up_in_time(cluster: LocalCluster, start: Start) -> None:
     flags = ("--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=3,read_timeout=4",)
     a, b, c = three_nodes(cluster, start, "count.py", "100000", "0.01", flags=flags)

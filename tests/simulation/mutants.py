@@ -297,8 +297,17 @@ def begins_what_is_done_again() -> list[Patch]:
     ]
 
 
+def misses_nobody_who_never_asked() -> list[Patch]:
+    def wrong(round_: Round, reports: dict[str, Report]) -> bool:
+        return right(round_, {node: replace(report, never_came=0) for node, report in reports.items()})
+
+    right = rounds._broken
+    return [(rounds, "_broken", wrong)]
+
+
 MUTANTS = (
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
+    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=1600),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
     Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=1100),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),

@@ -117,6 +117,8 @@ class Workers:
             if node.never_asks:
                 continue
             process.ready_s = ready_s + (node.slow_to_ready_s if outside else 0.0)
+            if not outside and cluster.chance(cluster.habits.dies_building):  # before it has asked for its world
+                cluster.after(process.ready_s * cluster.rng.random(), self._die_building, process, tell.round)
             cluster.after(process.ready_s, self._obey, process, 1)
 
     def tell(self, node: Node, tell: do.Tell) -> None:
