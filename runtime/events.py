@@ -112,10 +112,10 @@ class WorkerEvent(_Value):
     # softrun's own
     fault: WorkerFault | None = Field(default=None, description="what ended the world before this one, if it is known")
     round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
-    hold_at: int | None = Field(
+    stop_after: int | None = Field(
         default=None, description="HEALTHY in the same world: complete no step after this one before the next event"
     )
-    pause_at: int | None = Field(
+    leave_after: int | None = Field(
         default=None, description="the step after which everybody leaves the world before; None: leave it at once"
     )
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
@@ -123,7 +123,7 @@ class WorkerEvent(_Value):
     @property
     def interrupts(self) -> bool:
         """Whether nobody will end a step of the world before it. For newcomers alone a worker ends the one it is in."""
-        if self.pause_at is not None:
+        if self.leave_after is not None:
             return False
         return self.worker_state is not WorkerState.PAUSED or self.change_event is not WorldChangeEvent.SCALE_UP
 

@@ -268,7 +268,7 @@ class _Worker:
     def _works(self, event: WorkerEvent) -> bool:
         """Whether the trainer is in a world, and was not told to leave it at once."""
         healthy = event.worker_state is WorkerState.HEALTHY
-        return event.round == self._round and (healthy or event.pause_at is not None)
+        return event.round == self._round and (healthy or event.leave_after is not None)
 
     def _each_beat(self) -> None:
         """In the thread that shows the progress."""
@@ -283,7 +283,7 @@ class _Worker:
         with self._entering:
             if event.sequence >= self._entered and self._works(event):
                 changes = {"worker_state": WorkerState.PAUSED, "change_event": WorldChangeEvent.SCALE_DOWN}
-                bare = {"fault": None, "hold_at": None, "pause_at": None, "sequence": event.sequence + 1}
+                bare = {"fault": None, "stop_after": None, "leave_after": None, "sequence": event.sequence + 1}
                 self._lapse = event.model_copy(update={**changes, **bare})
                 _log.warning("no sign of this worker's agent: it leaves world %d, which may be over", event.round)
                 end_world()
@@ -390,7 +390,7 @@ class _Worker:
 
     def _comes_later(self, event: WorkerEvent) -> bool:
         """Its end comes between two steps."""
-        return event.pause_at is not None
+        return event.leave_after is not None
 
     def _is_broken(self) -> bool:
         self._grouped = self._grouped or has_group()

@@ -94,11 +94,11 @@ class World:
             self._completed = step
         while True:
             event = last_event()
-            if event is self._event and event.hold_at is None:
+            if event is self._event and event.stop_after is None:
                 return
             if self._is_over(event):
                 raise WorldChanged(f"world {self.round} is over: a new one is being formed")
-            if event.hold_at is None or self._completed is None or self._completed < event.hold_at:
+            if event.stop_after is None or self._completed is None or self._completed < event.stop_after:
                 return
             hold(event.sequence)  # the agents agree in a moment
 
@@ -107,7 +107,7 @@ class World:
             return False
         if event.round == self.round and event.worker_state is WorkerState.HEALTHY:
             return False
-        return event.pause_at is None or self._completed is None or self._completed >= event.pause_at
+        return event.leave_after is None or self._completed is None or self._completed >= event.leave_after
 
     @contextmanager
     def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:

@@ -40,7 +40,7 @@ from softrun.agent.rendezvous.rounds import LeaderTimeouts
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
-HOLD_S = 5.0  # for all agents to say which step their workers can reach
+BARRIER_S = 5.0  # for all agents to say which step their workers can reach
 TELLING_S = 0.03  # for all agents and workers to hear of a world
 LOOK_S = 1.0  # between two looks whether workers that ask for no world have begun
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
@@ -112,7 +112,7 @@ class Engine:
         self._yielded = 0
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._faults = WorkerHealth(self._workers, config.host, now)
-        self._holds = StepBarrier(self._workers)
+        self._barrier = StepBarrier(self._workers)
         self._leaving: _Leaving | None = None
         self._restarts_left = config.max_restarts
 
@@ -135,7 +135,7 @@ class Engine:
         timeouts = LeaderTimeouts(
             last_call_s=config.last_call_s,
             broken_s=0.0 if explained else config.broken_s,
-            hold_s=HOLD_S if pauses else 0.0,
+            barrier_s=BARRIER_S if pauses else 0.0,
             telling_s=TELLING_S,
             converges=pauses,
         )
@@ -221,7 +221,7 @@ class Engine:
             case saw.StoreUsed(local_rank, launch, port):
                 self._store_used(local_rank, launch, port)
             case saw.StepSeen():
-                self._effects += self._holds.seen(seen)
+                self._effects += self._barrier.seen(seen)
             case saw.Signalled(signum):
                 self._signalled(signum)
             case saw.Tick():
@@ -379,7 +379,7 @@ class Engine:
         if not self._workers.said(local_rank, launch, status, self._now) or told is None:
             return
         if status.counts == told.number:
-            self._effects += self._holds.counts(local_rank, launch)
+            self._effects += self._barrier.counts(local_rank, launch)
         if self._workers.has_worked():
             self._election.leadership.worked_in(told.number)
         if status.broken_round == told.number:
@@ -567,32 +567,36 @@ class Engine:
 
     def _see_off(self, leaving: _Leaving, round_: Round) -> None:
         """The others have a world without this node."""
-        if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.pause_at:
+        if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.leave_after:
             leaving.seen_off = True
-            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.pause_at)
+            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.leave_after)
         else:
             self._leave(leaving.result, leaving.result.signum)
 
     def _go(self, leaving: _Leaving) -> None:
         """Leave, if this node is not needed any more, or has been for long enough."""
-        asked = self._election.asked(self.record, self._report())
+        asked = self._election.leaders_report(self.record, self._report())
         needed = self.stage is Stage.WORKING and not (leaving.seen_off and self._workers.has_left())
-        dismissed = not leaving.seen_off and asked is not None and asked.dismisses
+        dismissed = not leaving.seen_off and asked is not None and asked.expels_leavers
         if not needed or dismissed or self._now >= leaving.until:
             self._leave(leaving.result, leaving.result.signum)
 
     def _keep_in_step(self) -> None:
         """Hold the workers while the leader asks for it."""
-        asked, record, told = self._election.asked(self.record, self._report()), self.record, self._workers.told
-        holds = NO_REQUEST
+        asked, record, told = (
+            self._election.leaders_report(self.record, self._report()),
+            self.record,
+            self._workers.told,
+        )
+        request = NO_REQUEST
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
             # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
-            holds = self._holds.asked if self._holds.asked[0] == record.version else NO_REQUEST
-            if asked is not None and asked.holds[0] == record.version:
-                holds = asked.holds
-            elif asked is not None and asked.frees == record.version:
-                holds = NO_REQUEST
-        self._effects += self._holds.follow(holds)
+            request = self._barrier.request if self._barrier.request[0] == record.version else NO_REQUEST
+            if asked is not None and asked.barrier_request[0] == record.version:
+                request = asked.barrier_request
+            elif asked is not None and asked.release_version == record.version:
+                request = NO_REQUEST
+        self._effects += self._barrier.follow(request)
 
     # --- stages
 
@@ -878,10 +882,10 @@ class Engine:
             0 if self._restarts_all() else workers.never_came,
             workers.has_asked(),
             self._yields(),
-            self._holds.answer(),
-            self._election.leadership.holds,
-            self._election.leadership.frees,
-            self._election.leadership.dismisses,
+            self._barrier.answer(),
+            self._election.leadership.barrier_request,
+            self._election.leadership.release_version,
+            self._election.leadership.expels_leavers,
         )
         if report != last:
             self._last_report = last = replace(report, sequence=sequence + 1)

@@ -68,7 +68,7 @@ class WorkerSlot:
     through: bool = False  # its work is done, it says
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
-    hold_at: int | None = None  # in that world, the step at which it waits for more
+    stop_after: int | None = None  # in that world, the step at which it waits for more
     spoke: bool = False  # it has asked for its world
     spoke_at: float = 0.0
     soft: float | None = None  # its soft limit, as it has said last
@@ -206,9 +206,9 @@ class LocalWorkers:
         change = ranks.change(self.told, world) if self.told is not None else None
         self.incomplete = self.unbuilt = False
         # The step is one of the world that this one follows: who left that before, or never was there, need not wait.
-        pause_at = world.pause_at if self.told is not None and self.told.number == world.number - 1 else 0
+        leave_after = world.leave_after if self.told is not None and self.told.number == world.number - 1 else 0
         steps = [slot for slot in self._slots if not slot.paused]
-        effects += self.pause(change, now, pause_at)
+        effects += self.pause(change, now, leave_after)
         places = ranks.places(world, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -226,7 +226,7 @@ class LocalWorkers:
                         info,
                         world.number,
                         world.fault,
-                        pause_at=pause_at if slot in steps else 0,
+                        leave_after=leave_after if slot in steps else 0,
                     )
                 )
             elif slot.state is State.ABSENT:
@@ -272,27 +272,29 @@ class LocalWorkers:
     def hold(self, local_rank: int, step: int | None) -> list[Effect]:
         """Have a worker that works complete no step after this one before it is told more; None: it may go on."""
         slot = self._slots[local_rank]
-        if slot.state is not State.RUNNING or slot.paused or slot.hold_at == step:
+        if slot.state is not State.RUNNING or slot.paused or slot.stop_after == step:
             return []
         if slot.info is None or self.told is None:
             raise AssertionError("a worker works that was never told of a world")
-        slot.hold_at = step
-        return [self._tell(slot, WorkerState.HEALTHY, None, slot.info, self.told.number, hold_at=step)]
+        slot.stop_after = step
+        return [self._tell(slot, WorkerState.HEALTHY, None, slot.info, self.told.number, stop_after=step)]
 
-    def pause(self, change: WorldChangeEvent | None, now: float, pause_at: int = 0) -> list[Effect]:
-        """Tell PAUSED to every running worker that works; it leaves after step `pause_at`, or at once if that is 0."""
+    def pause(self, change: WorldChangeEvent | None, now: float, leave_after: int = 0) -> list[Effect]:
+        """Tell PAUSED to each running worker that works; it leaves after step `leave_after`, or at once if that is 0."""
         effects: list[Effect] = []
         for slot in self._slots:
             if slot.state is not State.RUNNING or slot.paused:
                 continue
             if slot.info is None or self.told is None:
                 raise AssertionError("a worker runs that was never told of a world")
-            slot.paused, slot.hold_at = True, None
-            slot.in_step_until = now + self._in_step_s(change) if pause_at else None
-            effects.append(self._tell(slot, WorkerState.PAUSED, change, slot.info, self.told.number, pause_at=pause_at))
+            slot.paused, slot.stop_after = True, None
+            slot.in_step_until = now + self._in_step_s(change) if leave_after else None
+            effects.append(
+                self._tell(slot, WorkerState.PAUSED, change, slot.info, self.told.number, leave_after=leave_after)
+            )
             slot.leave = slot.tells
             # Where nobody was lost a worker may take its time, for the step that it is in.
-            if slot.watch is not None and change is not WorldChangeEvent.SCALE_UP and not pause_at:
+            if slot.watch is not None and change is not WorldChangeEvent.SCALE_UP and not leave_after:
                 slot.watch.leave(now)
         return effects
 
@@ -324,12 +326,12 @@ class LocalWorkers:
         number: int,
         fault: WorkerFault | None = None,
         *,
-        hold_at: int | None = None,
-        pause_at: int = 0,
+        stop_after: int | None = None,
+        leave_after: int = 0,
     ) -> Tell:
         slot.tells += 1
         rank, launch = slot.worker.local_rank, slot.launch
-        return Tell(rank, launch, state, change, info, number, fault, hold_at, pause_at or None)
+        return Tell(rank, launch, state, change, info, number, fault, stop_after, leave_after or None)
 
     # --- what they say, and whether they make progress
 
@@ -629,7 +631,7 @@ class LocalWorkers:
         """Nothing that was said of its last process holds for the next one."""
         slot.state, slot.info, slot.watch, slot.soft = State.ABSENT, None, None, None
         slot.since = slot.tells = slot.applied = slot.leave = slot.named = slot.called = slot.worked = 0
-        slot.hold_at = slot.in_step_until = None
+        slot.stop_after = slot.in_step_until = None
         slot.entered = slot.spoke = slot.paused = slot.outside = slot.stuck = slot.ends = slot.through = False
         slot.failing = slot.looked = slot.shown = False
 

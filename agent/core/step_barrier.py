@@ -2,10 +2,10 @@
 
 Nobody is interrupted then, so that no step is lost or repeated. It takes two moves:
 
-1. The leader asks (`Report.holds`). Each agent tells each of its workers to complete no step beyond the one that it is
-   in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with the
-   greatest of these steps (`Report.held`): whatever is agreed on, none of its workers has passed it.
-2. The leader seals the next world with the greatest step of all answers (`Round.pause_at`), and as many more as are
+1. The leader asks (`Report.barrier_request`). Each agent tells each of its workers to complete no step beyond the one
+   that it is in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with
+   the greatest of these steps (`Report.barrier_answer`): whatever is agreed on, none of its workers has passed it.
+2. The leader seals the next world with the greatest step of all answers (`Round.leave_after`), and as many more as are
    taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
    leaves there: for a world that is ready.
 
@@ -40,17 +40,17 @@ class _Held:
 class StepBarrier:
     def __init__(self, workers: LocalWorkers) -> None:
         self._workers = workers
-        self.asked = NO_REQUEST
+        self.request = NO_REQUEST
         """What the leader has asked for."""
         self._held: dict[int, _Held] = {}
 
-    def follow(self, asked: BarrierRequest) -> list[Effect]:
+    def follow(self, request: BarrierRequest) -> list[Effect]:
         """Hold the workers as the leader asks; NO_REQUEST: it does not, or no longer."""
         effects: list[Effect] = []
-        if asked != self.asked:
+        if request != self.request:
             effects += self._let_go()
-            self.asked = asked
-        if asked != NO_REQUEST and not self._held and self._workers.has_entered():
+            self.request = request
+        if request != NO_REQUEST and not self._held and self._workers.has_entered():
             self._held = {local_rank: _Held(launch) for local_rank, launch in self._workers.at_work()}
             effects += [LookAtStep(local_rank, held.launch) for local_rank, held in self._held.items()]
         return effects
@@ -87,7 +87,7 @@ class StepBarrier:
         told = [held.told for held in self._held.values() if held.told is not None]
         step_s = max(held.step_s for held in self._held.values())
         return BarrierAnswer(
-            self.asked, min(told, default=0), max(told, default=0), len(told) == len(self._held), step_s
+            self.request, min(told, default=0), max(told, default=0), len(told) == len(self._held), step_s
         )
 
     def _let_go(self) -> list[Effect]:

@@ -77,8 +77,8 @@ class Tell:
     info: WorkerInfo
     round: int
     fault: WorkerFault | None = None
-    hold_at: int | None = None
-    pause_at: int | None = None
+    stop_after: int | None = None
+    leave_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

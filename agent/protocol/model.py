@@ -59,7 +59,7 @@ class BarrierAnswer:
     """The workers of a node wait, as `asked`: one after step `first`, all after step `last` at the latest; 0: none of
     them counts. `all`: nor is there one that does not count, or not yet. A step takes them `step_s`, if it is known."""
 
-    asked: BarrierRequest
+    request: BarrierRequest
     first: int
     last: int
     all: bool
@@ -81,15 +81,17 @@ class Report:
     through: int = 0  # the last world in which its workers worked, if one has ended because its work was done; else 0
     stuck: bool = False  # one of its workers has not left a world that the others have left, and may come back
     since: int = 0  # the first world from which on one of its workers has been in each; 0: the others were there alone
-    leaves: bool = False  # it wants out, and works until the others can do without it
+    leaving: bool = False  # it wants out, and works until the others can do without it
     never_came: int = 0  # a world for which one of its workers never asked, and has exited 0
     asks: bool = False  # its workers ask for their worlds; by itself no news, which nobody is sent
     yields: int = 0  # the version of a record in whose next world it cannot be, so that others lead first; 0: of none
-    held: BarrierAnswer | None = None  # after which step its workers wait, because the leader has asked for it
+    barrier_answer: BarrierAnswer | None = (
+        None  # after which step its workers wait, because the leader has asked for it
+    )
     # Of a leader only:
-    holds: BarrierRequest = NO_REQUEST  # the workers are to wait
-    frees: int = 0  # the version of the record in whose world they are to go on
-    dismisses: bool = False  # who leaves shall not wait for the others
+    barrier_request: BarrierRequest = NO_REQUEST  # the workers are to wait
+    release_version: int = 0  # the version of the record in whose world they are to go on
+    expels_leavers: bool = False  # who leaves shall not wait for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class Round:
     finishing: bool = False  # somebody has finished: nobody new is admitted
     outcome: str = ""  # of CLOSED: empty after success, else why the job failed
     fault: WorkerFault | None = None  # which ended the world before this one
-    pause_at: int = 0  # the step after which all leave the world before this one; 0: at once
+    leave_after: int = 0  # the step after which all leave the world before this one; 0: at once
     stepless: int = 0  # how many worlds before this one, in a row, ended before anybody had completed a step in them
 
     def member(self, node: str, incarnation: int) -> Member | None:

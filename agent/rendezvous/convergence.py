@@ -47,7 +47,7 @@ class Convergence:
         """The decision, with the count of worlds, if it is time for it; else the wait for that."""
         if self._world[0] != round_.number:
             self._world = (round_.number, now)
-        if decision.proposal is None and not decision.holds:
+        if decision.proposal is None and not decision.asks_barrier:
             if decision.again_at is None:
                 self._wanted = (0, 0.0)
             return decision

@@ -166,7 +166,7 @@ class Election:
                 effects += self._take_over(record, leader, own)
         return effects + self._beat(reads=record is not None and seeks)
 
-    def asked(self, record: Round | None, own: Report) -> Report | None:
+    def leaders_report(self, record: Round | None, own: Report) -> Report | None:
         """What the leader has said last, if this agent follows one whom it hears, or is it."""
         leader = self.leader(record, own)
         if leader is None or leader.node == own.member.node:

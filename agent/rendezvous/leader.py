@@ -31,8 +31,8 @@ class Leader:
         """A worker store that no world uses yet."""
         # What the workers are to wait for, and the version of a record where that has come to nothing. Who does not
         # know yet that a record is over must not go on in its world.
-        self.holds, self.frees = NO_REQUEST, 0
-        self.dismisses = False
+        self.barrier_request, self.release_version = NO_REQUEST, 0
+        self.expels_leavers = False
         self._placed: tuple[Member, ...] = ()  # who was in the last record
         self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
         self._store_asked = False
@@ -150,14 +150,17 @@ class Leader:
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
         self.again_at = decision.again_at
-        self.dismisses = decision.dismisses
-        if decision.holds:
-            self.holds, self.frees = (round_.version, self._timers.asked), 0
+        self.expels_leavers = decision.expels_leavers
+        if decision.asks_barrier:
+            self.barrier_request, self.release_version = (round_.version, self._timers.attempts), 0
         elif self._proposed is None and not decision.unheard:  # else it may still be sealed as it was agreed
-            self._timers.hold_since = None
-            if any(r.held is not None and r.held.asked[0] == round_.version for r in self.reports.values()):
-                self._timers.asked += self.frees != round_.version
-                self.holds, self.frees = NO_REQUEST, round_.version
+            self._timers.barrier_since = None
+            if any(
+                r.barrier_answer is not None and r.barrier_answer.request[0] == round_.version
+                for r in self.reports.values()
+            ):
+                self._timers.attempts += self.release_version != round_.version
+                self.barrier_request, self.release_version = NO_REQUEST, round_.version
         effects: list[Effect] = []
         before, self._decision = self._decision, decision
         if decision.reason != before.reason:
@@ -182,7 +185,7 @@ class Leader:
         self._news = self._convergence.worked_in(number) or self._news
 
     def stand_down(self) -> None:
-        self.leading = self.dismisses = False
+        self.leading = self.expels_leavers = False
         self.again_at = None
 
     def propose(self, round_: Round, now: float) -> list[Effect]:

@@ -68,13 +68,13 @@ def seal(
     store: Address,
     lost: tuple[str, ...],
     fault: WorkerFault | None = None,
-    pause_at: int = 0,
+    leave_after: int = 0,
 ) -> Round:
     return replace(
         _next(round_),
         number=round_.number + 1,
         fault=fault,
-        pause_at=pause_at,
+        leave_after=leave_after,
         phase=Phase.SEALED,
         members=ranks.order(round_, members),
         # Only the first world can meet in a place that was named beforehand: nobody has left anything there yet.
@@ -84,7 +84,7 @@ def seal(
 
 
 def admit_nobody(round_: Round) -> Round:
-    return replace(_next(round_), finishing=True, pause_at=round_.pause_at)
+    return replace(_next(round_), finishing=True, leave_after=round_.leave_after)
 
 
 def close(round_: Round, outcome: str) -> Round:
@@ -94,7 +94,7 @@ def close(round_: Round, outcome: str) -> Round:
 def _next(round_: Round) -> Round:
     if round_.phase is Phase.CLOSED:
         raise AssertionError("a closed job was changed")
-    return replace(round_, version=round_.version + 1, lost=(), pause_at=0)
+    return replace(round_, version=round_.version + 1, lost=(), leave_after=0)
 
 
 # --- what became of a member
@@ -123,7 +123,7 @@ def status_of(member: Member, report: Report | None, dead: bool) -> MemberStatus
 
 def goes_on(round_: Round, report: Report) -> bool:
     """Can a member that stays be in the next world, too?"""
-    return not report.leaves and report.yields != round_.version
+    return not report.leaving and report.yields != round_.version
 
 
 # --- what a leader does
@@ -135,7 +135,7 @@ class LeaderTimeouts:
 
     last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
-    hold_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
+    barrier_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
     telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
     converges: bool = False  # workers show whether they work: worlds in which nobody did are counted
 
@@ -147,15 +147,15 @@ class LeaderTimers:
     enough_since: float | None = None
     broken_since: float | None = None
     fault_since: float | None = None
-    hold_since: float | None = None
-    asked: int = 0  # how often a hold has come to nothing
+    barrier_since: float | None = None
+    attempts: int = 0  # how often a barrier has come to nothing
 
 
 @dataclass(frozen=True)
 class Decision:
     """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
 
-    `holds`: the workers are to agree on a step. `dismisses`: those who leave are to go without.
+    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: those who leave are to go without.
 
     A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last four say which reports
     cannot change it: `stands` knows.
@@ -164,8 +164,8 @@ class Decision:
     reason: str
     proposal: Round | None = None
     again_at: float | None = None
-    holds: bool = False
-    dismisses: bool = False
+    asks_barrier: bool = False
+    expels_leavers: bool = False
     crowd: int = 0  # while fewer nodes have been heard than that, newcomers change nothing
     unheard: str = ""  # until this node was heard, or is dead, only the end of the job would change anything
     unanswered: str = ""  # until this node says which step it can reach, it changes nothing what others say of that
@@ -191,10 +191,10 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         before,
         sequence=report.sequence,
         since=report.since,
-        held=report.held if others_owe else before.held,
-        holds=report.holds,  # what leaders say
-        frees=report.frees,
-        dismisses=report.dismisses,
+        barrier_answer=report.barrier_answer if others_owe else before.barrier_answer,
+        barrier_request=report.barrier_request,  # what leaders say
+        release_version=report.release_version,
+        expels_leavers=report.expels_leavers,
     )
     if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:
         same = replace(same, intent=report.intent, done=report.done, through=report.through)
@@ -244,11 +244,11 @@ def decide(
 
     newcomers = [] if round_.finishing else _newcomers(round_, reports, dead)
     least = 1 if round_.finishing else round_.settings.min_nodes
-    leaving = [m.node for m in stay if reports[m.node].leaves]
+    leaving = [m.node for m in stay if reports[m.node].leaving]
     if leaving and (
         round_.phase is Phase.OPEN or round_.finishing or len(stay) + len(newcomers) - len(leaving) < least
     ):
-        return Decision(f"{', '.join(leaving)} cannot be waited for", dismisses=True)
+        return Decision(f"{', '.join(leaving)} cannot be waited for", expels_leavers=True)
     stay = [m for m in stay if m.node not in leaving]
     room = round_.settings.max_nodes - len(stay)
     world = [*stay, *newcomers[: max(room, 0)]]
@@ -314,25 +314,27 @@ def _between_steps(
     now: float,
 ) -> Decision:
     """Nobody was lost, so nobody need be interrupted: before the world is sealed, agree where to leave the last one."""
-    if decision.proposal is None or not timeouts.hold_s:
+    if decision.proposal is None or not timeouts.barrier_s:
         return decision
-    held = {m.node: reports[m.node].held for m in round_.members}
-    asked = (round_.version, timers.asked)
-    answers = [hold for hold in held.values() if hold is not None and hold.asked == asked]
-    last = max((hold.last for hold in answers), default=0)
-    if len(answers) == len(held) and (not last or all(hold.all for hold in answers)):
-        alike = last - min((hold.first for hold in answers if hold.first), default=0) <= MOST_APART
-        step_s = max(hold.step_s for hold in answers)
-        pause_at = last + int(timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
-        return replace(decision, proposal=replace(decision.proposal, pause_at=pause_at), holds=True)
-    if timers.hold_since is None:
-        timers.hold_since = now
-    due = timers.hold_since + timeouts.hold_s
+    answered = {m.node: reports[m.node].barrier_answer for m in round_.members}
+    request = (round_.version, timers.attempts)
+    answers = [answer for answer in answered.values() if answer is not None and answer.request == request]
+    last = max((answer.last for answer in answers), default=0)
+    if len(answers) == len(answered) and (not last or all(answer.all for answer in answers)):
+        alike = last - min((answer.first for answer in answers if answer.first), default=0) <= MOST_APART
+        step_s = max(answer.step_s for answer in answers)
+        leave_after = last + int(timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
+        return replace(decision, proposal=replace(decision.proposal, leave_after=leave_after), asks_barrier=True)
+    if timers.barrier_since is None:
+        timers.barrier_since = now
+    due = timers.barrier_since + timeouts.barrier_s
     if now >= due:
         return decision
-    silent = [node for node, hold in held.items() if hold is None or hold.asked != asked]
-    waited_for = silent or [node for node, hold in held.items() if hold is not None and not hold.all]
-    return Decision(f"{decision.reason}; agreeing on a step", again_at=due, holds=True, unanswered=waited_for[-1])
+    silent = [node for node, answer in answered.items() if answer is None or answer.request != request]
+    waited_for = silent or [node for node, answer in answered.items() if answer is not None and not answer.all]
+    return Decision(
+        f"{decision.reason}; agreeing on a step", again_at=due, asks_barrier=True, unanswered=waited_for[-1]
+    )
 
 
 def _after_last_call(
@@ -373,7 +375,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
         if report.intent is NodeIntent.READY
-        and not report.leaves
+        and not report.leaving
         and report.member.life not in placed
         and node not in dead
     ]

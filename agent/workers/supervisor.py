@@ -360,6 +360,6 @@ def _event(tell: Tell) -> WorkerEvent:
         change_event=tell.change,
         round=tell.round,
         fault=tell.fault,
-        hold_at=tell.hold_at,
-        pause_at=tell.pause_at,
+        stop_after=tell.stop_after,
+        leave_after=tell.leave_after,
     )

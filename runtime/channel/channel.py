@@ -28,7 +28,7 @@ of the worker's progress and of the agent. Where memory cannot be shared the fil
 The worker's part is one process's, which has claimed the page (`softrun.runtime.channel.ownership`). Its children
 inherit SOFTRUN_CHANNEL, and may read what the worker is told.
 
-Each other file is {"version": 4, "event": {...}} or {"version": 4, "status": {...}}. Unknown fields are passed over.
+Each other file is {"version": 5, "event": {...}} or {"version": 5, "status": {...}}. Unknown fields are passed over.
 Another version is refused: agent and worker must use the same softrun.
 
 What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may

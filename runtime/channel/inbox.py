@@ -173,9 +173,9 @@ class ChannelInbox:
 
 def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
     """It tells to wait after a step of the world that goes on, or not to wait any more: that is no change."""
-    if event.hold_at is not None:
+    if event.stop_after is not None:
         return True
-    waited = last is not None and last.hold_at is not None and last.round == event.round
+    waited = last is not None and last.stop_after is not None and last.round == event.round
     return waited and event.worker_state is WorkerState.HEALTHY
 
 

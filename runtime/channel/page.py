@@ -23,7 +23,7 @@ import mmap
 import struct
 import zlib
 
-VERSION = 4
+VERSION = 5
 MESSAGE_BYTES = 32 << 10
 """With room for a fault's text and more; a message that is longer is in its file alone."""
 

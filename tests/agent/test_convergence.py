@@ -60,8 +60,8 @@ def test_with_each_world_in_a_row_the_wait_is_twice_as_long(
 
 
 def test_ranks_are_not_asked_to_wait_for_a_newcomer_that_has_to_wait_itself() -> None:
-    decision = Convergence().pace(world(3), Decision("agreeing on a step", again_at=9.0, holds=True), 0.0)
-    assert (decision.holds, decision.again_at) == (False, 4 * GROWTH_S)
+    decision = Convergence().pace(world(3), Decision("agreeing on a step", again_at=9.0, asks_barrier=True), 0.0)
+    assert (decision.asks_barrier, decision.again_at) == (False, 4 * GROWTH_S)
 
 
 def test_a_wait_ends_with_what_it_was_for() -> None:

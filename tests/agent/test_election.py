@@ -31,7 +31,7 @@ def test_the_first_member_leads_heard_of_or_not() -> None:
     assert leader(ready(A), ready(B)) == "a"
 
 
-@pytest.mark.parametrize("away", [{"leaves": True}, {"yields": WORLD.version}])
+@pytest.mark.parametrize("away", [{"leaving": True}, {"yields": WORLD.version}])
 def test_who_will_not_be_in_the_next_world_does_not_lead_it(away: dict[str, object]) -> None:
     """Its store would be in an agent that nobody misses."""
     assert leader(ready(A, **away)) == "b"

@@ -41,15 +41,15 @@ def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> N
 def test_who_begins_to_lead_frees_nobody_before_all_were_heard() -> None:
     """The leader before may have agreed with them on a step, and have proposed the world that follows it."""
     world = sealed(A, B, C)
-    leadership = Leader("b", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5, hold_s=5.0), retry_s=1.0)
+    leadership = Leader("b", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5, barrier_s=5.0), retry_s=1.0)
     leadership.lend(STORE)
-    for heard in (ready(A, held=BarrierAnswer((world.version, 0), 5, 5, all=True)), ready(B)):
+    for heard in (ready(A, barrier_answer=BarrierAnswer((world.version, 0), 5, 5, all=True)), ready(B)):
         leadership.hear(heard)
     leadership.lead(world, 0.0)
-    assert leadership.frees == 0
+    assert leadership.release_version == 0
     leadership.hear(ready(C))
     leadership.lead(world, 0.1)
-    assert leadership.frees == world.version
+    assert leadership.release_version == world.version
 
 
 def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> None:

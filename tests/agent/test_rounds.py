@@ -325,11 +325,11 @@ def test_whatever_was_heard_the_next_record_is_sound(
 
 # --- between two steps
 
-PAUSING = replace(TIMEOUTS, hold_s=5.0)
+PAUSING = replace(TIMEOUTS, barrier_s=5.0)
 
 
 def held(version: int, first: int, last: int) -> dict[str, object]:
-    return {"held": BarrierAnswer((version, 0), first, last, all=last > 0)}
+    return {"barrier_answer": BarrierAnswer((version, 0), first, last, all=last > 0)}
 
 
 def in_step(round_: Round, *reports: Report, since: LeaderTimers | None = None, now: float = 9.0) -> Decision:
@@ -341,21 +341,21 @@ def in_step(round_: Round, *reports: Report, since: LeaderTimers | None = None, 
 def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
     world = sealed(A, B)
     asking = in_step(world, ready(A), ready(B), ready(C))
-    assert (asking.proposal, asking.holds, asking.again_at) == (None, True, 14.0)
+    assert (asking.proposal, asking.asks_barrier, asking.again_at) == (None, True, 14.0)
     one = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(1, 3, 3)), ready(C))
-    assert (one.proposal, one.holds) == (None, True), "an answer about another record is none"
+    assert (one.proposal, one.asks_barrier) == (None, True), "an answer about another record is none"
     agreed = in_step(world, ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C))
     assert members(agreed) == ["a", "b", "c"]
     assert agreed.proposal is not None
-    assert (agreed.proposal.pause_at, agreed.holds) == (9, True)
+    assert (agreed.proposal.leave_after, agreed.asks_barrier) == (9, True)
 
 
 def test_they_go_on_while_all_are_told() -> None:
     telling = replace(PAUSING, telling_s=0.03)
-    for step_s, pause_at in ((0.005, 9 + 6), (0.02, 9 + 1), (0.0301, 9), (0.0, 9)):
+    for step_s, leave_after in ((0.005, 9 + 6), (0.02, 9 + 1), (0.0301, 9), (0.0, 9)):
         answers = [
-            ready(A, held=BarrierAnswer((2, 0), 7, 8, all=True, step_s=step_s)),
-            ready(B, held=BarrierAnswer((2, 0), 8, 9, all=True, step_s=step_s / 2)),
+            ready(A, barrier_answer=BarrierAnswer((2, 0), 7, 8, all=True, step_s=step_s)),
+            ready(B, barrier_answer=BarrierAnswer((2, 0), 8, 9, all=True, step_s=step_s / 2)),
         ]
         agreed = rounds.decide(
             sealed(A, B),
@@ -367,19 +367,19 @@ def test_they_go_on_while_all_are_told() -> None:
             9.0,
         )
         assert agreed.proposal is not None
-        assert agreed.proposal.pause_at == pause_at, "by the slowest"
+        assert agreed.proposal.leave_after == leave_after, "by the slowest"
 
 
 def test_the_answer_to_a_hold_that_came_to_nothing_is_none_to_the_next() -> None:
-    again = LeaderTimers(enough_since=0.0, asked=1)
+    again = LeaderTimers(enough_since=0.0, attempts=1)
     stale = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 8, 9)), ready(C), since=again)
-    assert (stale.proposal, stale.holds) == (None, True)
+    assert (stale.proposal, stale.asks_barrier) == (None, True)
 
 
 def test_it_does_not_wait_for_ever() -> None:
-    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=LeaderTimers(enough_since=0.0, hold_since=4.0))
+    late = in_step(sealed(A, B), ready(A), ready(B), ready(C), since=LeaderTimers(enough_since=0.0, barrier_since=4.0))
     assert late.proposal is not None
-    assert late.proposal.pause_at == 0
+    assert late.proposal.leave_after == 0
 
 
 def test_no_step_is_agreed_on_where_nobody_counts_or_not_all_alike() -> None:
@@ -388,42 +388,42 @@ def test_no_step_is_agreed_on_where_nobody_counts_or_not_all_alike() -> None:
             sealed(A, B), *(ready(m, **answer) for m, answer in zip((A, B), answers, strict=True)), ready(C)
         )
         assert decision.proposal is not None
-        assert decision.proposal.pause_at == 0
+        assert decision.proposal.leave_after == 0
 
 
 def test_one_that_has_yet_to_count_is_waited_for() -> None:
     mixed = in_step(sealed(A, B), ready(A, **held(2, 7, 8)), ready(B, **held(2, 0, 0)), ready(C))
-    assert (mixed.proposal, mixed.holds, mixed.unanswered) == (None, True, "b")
+    assert (mixed.proposal, mixed.asks_barrier, mixed.unanswered) == (None, True, "b")
 
 
 def test_a_loss_is_not_waited_for() -> None:
     heard = {"a": ready(A), "c": ready(C)}
     decision = rounds.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, LeaderTimers(), 0.0)
     assert members(decision) == ["a", "c"]
-    assert not decision.holds
+    assert not decision.asks_barrier
 
 
 def test_who_leaves_is_done_without_after_the_step() -> None:
     world = sealed(A, B, C)
-    reports = [ready(A, **held(2, 5, 5)), ready(B, leaves=True, **held(2, 5, 6)), ready(C, **held(2, 5, 5))]
+    reports = [ready(A, **held(2, 5, 5)), ready(B, leaving=True, **held(2, 5, 6)), ready(C, **held(2, 5, 5))]
     decision = in_step(world, *reports)
     assert members(decision) == ["a", "c"]
     assert decision.proposal is not None
-    assert decision.proposal.pause_at == 6
-    asking = in_step(world, ready(A), ready(B, leaves=True), ready(C))
-    assert (asking.proposal, asking.holds) == (None, True)
+    assert decision.proposal.leave_after == 6
+    asking = in_step(world, ready(A), ready(B, leaving=True), ready(C))
+    assert (asking.proposal, asking.asks_barrier) == (None, True)
 
 
 def test_who_leaves_is_dismissed_where_too_few_would_be_left() -> None:
     pair = replace(JOB, min_nodes=2)
-    decision = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True))
-    assert (decision.proposal, decision.dismisses) == (None, True)
-    replaced = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaves=True), ready(C))
-    assert (replaced.holds, replaced.dismisses) == (True, False), "the newcomer takes its place"
+    decision = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaving=True))
+    assert (decision.proposal, decision.expels_leavers) == (None, True)
+    replaced = in_step(sealed(A, B, job=pair), ready(A), ready(B, leaving=True), ready(C))
+    assert (replaced.asks_barrier, replaced.expels_leavers) == (True, False), "the newcomer takes its place"
 
 
 def test_who_leaves_is_no_newcomer() -> None:
-    assert decide(sealed(A), ready(A), ready(B, leaves=True)) == Decision("nothing to do")
+    assert decide(sealed(A), ready(A), ready(B, leaving=True)) == Decision("nothing to do")
 
 
 # --- which reports leave a decision as it is

@@ -137,23 +137,25 @@ class FakeAgent:
         self._workers.append(worker)
         return worker
 
-    def form(self, members: list[Worker], change: WorldChangeEvent | None = None, pause_at: int | None = None) -> None:
+    def form(
+        self, members: list[Worker], change: WorldChangeEvent | None = None, leave_after: int | None = None
+    ) -> None:
         """A new world of these members, in rank order, with a store of its own."""
         self.round += 1
         port = self._new_store()
         for rank, member in enumerate(members):
             member.info = an_info(rank, len(members), port)
-            event = an_event(self.round, WorkerState.HEALTHY, change, member.info, pause_at=pause_at)
+            event = an_event(self.round, WorkerState.HEALTHY, change, member.info, leave_after=leave_after)
             member.writer.write(event)
 
-    def pause(self, members: list[Worker], change: WorldChangeEvent, pause_at: int | None = None) -> None:
+    def pause(self, members: list[Worker], change: WorldChangeEvent, leave_after: int | None = None) -> None:
         for member in members:
-            event = an_event(self.round, WorkerState.PAUSED, change, member.info, pause_at=pause_at)
+            event = an_event(self.round, WorkerState.PAUSED, change, member.info, leave_after=leave_after)
             member.writer.write(event)
 
-    def hold(self, members: list[Worker], hold_at: int | None) -> None:
+    def hold(self, members: list[Worker], stop_after: int | None) -> None:
         for member in members:
-            member.writer.write(an_event(self.round, WorkerState.HEALTHY, None, member.info, hold_at=hold_at))
+            member.writer.write(an_event(self.round, WorkerState.HEALTHY, None, member.info, stop_after=stop_after))
 
     def end(self) -> None:
         for worker in self._workers:

@@ -227,12 +227,12 @@ def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAge
     wait_until(lambda: step() > first + 20, "it goes on")
     last = step() + 30
     agent.hold([worker], last - 10)
-    agent.pause([worker], up, pause_at=last)
-    agent.form([worker], up, pause_at=last)
+    agent.pause([worker], up, leave_after=last)
+    agent.form([worker], up, leave_after=last)
     worker.says(f"left 1 after {last}")
     worker.says("in world 2")
-    agent.pause([worker], up, pause_at=10**9)
-    agent.form([worker], up, pause_at=10**9)
+    agent.pause([worker], up, leave_after=10**9)
+    agent.form([worker], up, leave_after=10**9)
     wait_until(lambda: step() > last + 20, "it works on in its world")
     assert "in world 3" not in worker.output
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)

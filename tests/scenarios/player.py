@@ -82,7 +82,7 @@ class Scribe(Watcher):
                 for tell in tells:
                     where = "in" if tell.state is WorkerState.HEALTHY else "outside of"
                     self._write(f"{node.name}/{tell.local_rank}: started {where} {_place(tell)}{left}")
-            case do.Tell(local_rank, _, WorkerState.HEALTHY, hold_at=int(step)):
+            case do.Tell(local_rank, _, WorkerState.HEALTHY, stop_after=int(step)):
                 self._write(f"{node.name}/{local_rank}: waits after step {step}")
             case do.Tell(local_rank, _, WorkerState.HEALTHY, round=number) if self._is_in(node, local_rank, number):
                 self._write(f"{node.name}/{local_rank}: goes on")
@@ -101,10 +101,12 @@ class Scribe(Watcher):
 
     @staticmethod
     def _is_in(node: Node, local_rank: int, number: int) -> bool:
-        return node.processes[local_rank].last.round == number and node.processes[local_rank].last.hold_at is not None
+        return (
+            node.processes[local_rank].last.round == number and node.processes[local_rank].last.stop_after is not None
+        )
 
-    def left(self, process: Process, pause_at: int) -> None:
-        self._write(f"{process.name}: leaves round {process.at} after step {process.step} of {pause_at}")
+    def left(self, process: Process, leave_after: int) -> None:
+        self._write(f"{process.name}: leaves round {process.at} after step {process.step} of {leave_after}")
 
     def worker_died(self, process: Process, exitcode: int, because: str) -> None:
         self._write(f"{process.name}: exits {exitcode}")

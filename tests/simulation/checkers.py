@@ -158,7 +158,7 @@ class Sequence(Checker):
             self.demand(effect.round >= last.round, f"{process.name} was told round {effect.round} after {last.round}")
             if effect.state is WorkerState.HEALTHY and effect.round == last.round:
                 self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was sent back into {effect.round}")
-                news = (effect.hold_at, effect.pause_at) != (last.hold_at, last.pause_at)
+                news = (effect.stop_after, effect.leave_after) != (last.stop_after, last.leave_after)
                 self.demand(news, f"{process.name} was told nothing new")
             elif effect.state is WorkerState.HEALTHY:
                 self.demand(last.state is WorkerState.PAUSED, f"{process.name} was told WORK without PAUSE")
@@ -345,17 +345,17 @@ class LeaveTogether(Checker):
         self._lossy.add(process.at)
 
     def effect(self, node: Node, effect: do.Effect) -> None:
-        if isinstance(effect, do.Tell) and effect.pause_at is not None:
+        if isinstance(effect, do.Tell) and effect.leave_after is not None:
             process = node.processes[effect.local_rank]
             if process.at in self._lossy:
                 return
-            passed = process.launch == effect.launch and process.at and process.begun > effect.pause_at
-            self.demand(not passed, f"{process.name} is in step {process.begun}, to leave after {effect.pause_at}")
+            passed = process.launch == effect.launch and process.at and process.begun > effect.leave_after
+            self.demand(not passed, f"{process.name} is in step {process.begun}, to leave after {effect.leave_after}")
 
-    def left(self, process: Process, pause_at: int) -> None:
+    def left(self, process: Process, leave_after: int) -> None:
         self.demand(
-            process.step == pause_at,
-            f"{process.name} left round {process.at} after step {process.step}, not {pause_at}",
+            process.step == leave_after,
+            f"{process.name} left round {process.at} after step {process.step}, not {leave_after}",
         )
 
 

@@ -277,10 +277,10 @@ def agrees_on_the_least_step() -> list[Patch]:
 
     def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> rounds.Decision:
         decision = right(round_, reports, *rest)
-        if decision.proposal is None or not decision.proposal.pause_at:
+        if decision.proposal is None or not decision.proposal.leave_after:
             return decision
-        least = min(hold.first for m in round_.members if (hold := reports[m.node].held) is not None)
-        return replace(decision, proposal=replace(decision.proposal, pause_at=least))
+        least = min(hold.first for m in round_.members if (hold := reports[m.node].barrier_answer) is not None)
+        return replace(decision, proposal=replace(decision.proposal, leave_after=least))
 
     return [(rounds, "_between_steps", wrong)]
 

@@ -40,7 +40,7 @@ class Steps:
         if not process.at:
             return
         stays = process.last.round == process.at and process.last.state is WorkerState.HEALTHY
-        bound = process.last.hold_at if stays else process.last.pause_at
+        bound = process.last.stop_after if stays else process.last.leave_after
         if bound is None or process.step is None or process.step < bound:
             process.begun = self._last(process, process.at) + 1
 
@@ -51,8 +51,8 @@ class Steps:
             return False
         if process.last.round == process.at and process.last.state is WorkerState.HEALTHY:
             return True
-        pause_at = process.last.pause_at
-        return pause_at is not None and (process.step is None or process.step < pause_at)
+        leave_after = process.last.leave_after
+        return leave_after is not None and (process.step is None or process.step < leave_after)
 
     def _later(self, process: Process) -> None:
         assert self._cluster.habits.step_s is not None
@@ -73,7 +73,7 @@ class Steps:
 
     def _may_complete(self, process: Process, number: int) -> bool:
         world = self._entered[number]
-        size = next(tell.info.world_size for tell in process.tells if tell.round == number and tell.hold_at is None)
+        size = next(tell.info.world_size for tell in process.tells if tell.round == number and tell.stop_after is None)
         if len(world) < size:
             return False
         done = self._last(process, number)

@@ -219,9 +219,9 @@ class Workers:
         )
 
     def _leave(self, process: Process) -> None:
-        if process.at and process.last.pause_at is not None:
+        if process.at and process.last.leave_after is not None:
             for watcher in self._cluster.watchers:
-                watcher.left(process, process.last.pause_at)
+                watcher.left(process, process.last.leave_after)
         process.at = 0
 
     def look_at_step(self, node: Node, local_rank: int, launch: int) -> None:
