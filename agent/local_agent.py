@@ -211,7 +211,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             )
         except StoreLostError as error:
             raise StoreConnectionError(str(error)) from error
-        waits = backend.settings
+        settings = backend.settings
         named = backend.named_store is not None
         least = params.max_nodes if named else params.min_nodes  # who names places means all of them
         config = EngineConfig(
@@ -222,14 +222,14 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             role=spec.role,
             local_world_size=spec.local_world_size,
             max_restarts=spec.max_restarts,
-            place=waits.rank,
+            preferred_rank=settings.rank,
             named_store=_meeting_place(spec, backend.named_store),
-            beat_interval_s=waits.keep_alive_interval,
-            beat_tolerance_s=waits.keep_alive_interval * waits.keep_alive_max_attempt,
-            join_timeout_s=waits.join_timeout,
-            last_call_s=waits.last_call_timeout,
-            close_timeout_s=waits.close_timeout,
-            store_timeout_s=waits.read_timeout,
+            beat_interval_s=settings.keep_alive_interval,
+            beat_tolerance_s=settings.keep_alive_interval * settings.keep_alive_max_attempt,
+            join_timeout_s=settings.join_timeout,
+            last_call_s=settings.last_call_timeout,
+            close_timeout_s=settings.close_timeout,
+            store_timeout_s=settings.read_timeout,
             exit_barrier_s=self._exit_barrier_timeout,
             grace_s=float(self._grace_s),
             limits=self._limits,

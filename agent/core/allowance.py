@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from math import inf
 
-from softrun.agent.core.lease_clock import Tenure
+from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol.effects import Allow
 
 HOLD = 0.75
@@ -43,20 +43,20 @@ class Allowance:
     def heard(self, now: float) -> None:
         self._heard_at = now
 
-    def advance(self, alone: bool, tenure: Tenure) -> list[Allow]:
+    def advance(self, alone: bool, lease: LeaseClock) -> list[Allow]:
         """What is new. `alone`: there is nobody else in the world."""
-        wanted = self._wanted(alone, tenure)
+        wanted = self._wanted(alone, lease)
         moved = wanted.hold_at - self._allowed.hold_at
         if wanted == self._allowed or (0 < moved < self._interval_s / 2):
             return []  # the next beat is soon enough
         self._allowed = wanted
         return [wanted]
 
-    def _wanted(self, alone: bool, tenure: Tenure) -> Allow:
+    def _wanted(self, alone: bool, lease: LeaseClock) -> Allow:
         if not self._shared:
             return NO_BOUND
-        if tenure.leased:
-            return Allow(*tenure.bounds)
+        if lease.leased:
+            return Allow(*lease.bounds)
         since = self._said_at if alone else min(self._said_at, self._heard_at)
         if since == -inf:
             return self._allowed

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from softrun.agent.core.allowance import Allowance
-from softrun.agent.core.lease_clock import Tenure
+from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import SIGKILL, SIGTERM, LocalWorkers
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import Finding, WorkerHealth
@@ -58,7 +58,7 @@ class EngineConfig:
     role: str
     local_world_size: int
     max_restarts: int
-    place: int = 0
+    preferred_rank: int = 0
     named_store: Address | None = None
     """What the user has said to this node of where its workers of the first world meet. No host, or port 0, leaves that
     to the agent that seals; with `job.named_store` there are both."""
@@ -127,7 +127,7 @@ class Engine:
         self._store_empty = False
         self._store_asked_at: float | None = None  # since when the store owes an answer
         self._lingers = False  # for those who need the store that this agent hosts
-        self._tenure = Tenure()
+        self._lease = LeaseClock()
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
@@ -168,7 +168,7 @@ class Engine:
             *self._election.deadlines(),
             *self._faults.deadlines(),
             self._workers.deadline(),
-            self._tenure.deadline(self._now),
+            self._lease.deadline(self._now),
             self._stage_deadline(),
             self._store_silent_at(),
             self._leaving.until if self._leaving is not None else None,
@@ -197,11 +197,11 @@ class Engine:
                 self._store_asked_at = None
                 self._allowance.heard(self._now)
                 self._election.leader_beats(count, self.record, self._report())
-            case saw.LeaseRenewed(until, term, granted_s):
-                self._lease_renewed(until, term, granted_s)
+            case saw.LeaseRenewed(until, lease_number, granted_s):
+                self._lease_renewed(until, lease_number, granted_s)
             case saw.LeasesExpired(leases):
-                for node, term in leases:
-                    self._lease_expired(node, term)
+                for node, lease_number in leases:
+                    self._lease_expired(node, lease_number)
             case saw.LinkUp(node):
                 self._effects += self._election.link_up(node, self._report())
             case saw.LinkDown(node, gone):
@@ -273,7 +273,7 @@ class Engine:
 
     def _meet(self, round_: Round) -> None:
         """A world is sealed with this node in it: bring its workers there."""
-        if not self._tenure.sure(self._now):
+        if not self._lease.sure(self._now):
             return  # somebody may have gone on without this node; looked at again with the next renewal
         if round_.number <= self._broken_round:
             return  # its workers failed there: only the next world is of use
@@ -306,25 +306,25 @@ class Engine:
             case Stage.WAITING | Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
                 pass
 
-    def _lease_renewed(self, until: float, term: int, granted_s: float) -> None:
-        doubted = self._tenure.doubted
-        lapsed = self._tenure.renewed(until, term, granted_s, self._now)
+    def _lease_renewed(self, until: float, lease_number: int, granted_s: float) -> None:
+        doubted = self._lease.doubted
+        lapsed = self._lease.renewed(until, lease_number, granted_s, self._now)
         self._election.judge_by_leases()
         if lapsed and self._intent is NodeIntent.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
-        elif doubted and not self._tenure.doubted and self._workers.living():
+        elif doubted and not self._lease.doubted and self._workers.living():
             self._note("the lease still stands: this node goes on", warning=True)
         if self.stage is Stage.WAITING:
             self._look_again()
 
-    def _lease_expired(self, node: str, term: int) -> None:
-        self._election.lease_expired(node, term)
+    def _lease_expired(self, node: str, lease_number: int) -> None:
+        self._election.lease_expired(node, lease_number)
         if node != self._config.node and node in self._peers():
             self._loss_at = self._now
 
     def _fence(self) -> None:
         """This node's lease may expire soon: whoever takes its place then must not meet its workers."""
-        self._tenure.doubt(self._now)
+        self._lease.doubt(self._now)
         if self._workers.living():
             self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
         if self.stage is Stage.WORKING:
@@ -670,7 +670,7 @@ class Engine:
                 return None
 
     def _store_silent_at(self) -> float | None:
-        if self._store_asked_at is None or self._tenure.leased:  # a store that has leases comes back
+        if self._store_asked_at is None or self._lease.leased:  # a store that has leases comes back
             return None
         return self._store_asked_at + self._config.store_timeout_s
 
@@ -689,11 +689,11 @@ class Engine:
                 f"the store has not answered for {self._config.store_timeout_s:g} s: look at the host that has it; "
                 "read_timeout in --rdzv_conf is how long to wait"
             )
-        if self._tenure.due(self._now):
+        if self._lease.due(self._now):
             self._effects.append(do.RenewLease())
-        if not self._tenure.sure(self._now) and not self._tenure.doubted:
+        if not self._lease.sure(self._now) and not self._lease.doubted:
             self._fence()
-        if self._tenure.expiring(self._now):
+        if self._lease.expiring(self._now):
             self._end_who_stays()
         self._look_for_stores()
         self._look_for_late()
@@ -709,7 +709,7 @@ class Engine:
             self._advance_stage()
         if self.stage is Stage.ENDED:
             return
-        sure, seeks = self._tenure.sure(self._now), self.stage is Stage.WAITING
+        sure, seeks = self._lease.sure(self._now), self.stage is Stage.WAITING
         self._effects += self._election.advance(self.record, self._report(), seeks, sure)
         self._keep_in_step()
         self._effects += self._election.tell(self._report())
@@ -751,7 +751,7 @@ class Engine:
         if any(isinstance(effect, do.Say) for effect in self._effects):
             self._allowance.said(self._now)
         told = self._workers.told
-        self._effects += self._allowance.advance(told is None or len(told.members) == 1, self._tenure)
+        self._effects += self._allowance.advance(told is None or len(told.members) == 1, self._lease)
 
     def _peers(self) -> set[str]:
         """The nodes of the world that the workers were told of last."""
@@ -770,7 +770,7 @@ class Engine:
         leader = self._leader()
         if leader is not None and leader.node != self._config.node and not self._placed():
             self._warm_up()
-        if self.record is None and self._store_empty and self._tenure.sure(self._now):
+        if self.record is None and self._store_empty and self._lease.sure(self._now):
             self._effects += self._election.propose(rounds.found(self._me(), self._config.job))
         due = self._stage_deadline()
         if due is not None and self._now >= due:
@@ -859,8 +859,10 @@ class Engine:
     def _me(self) -> Member:
         config = self._config
         workers = () if self._joins() else self._workers.workers()
-        term, place = self._tenure.term, config.place
-        return Member(config.node, self.incarnation, config.host, config.port, config.role, workers, term, place)
+        lease_number, preferred_rank = self._lease.lease_number, config.preferred_rank
+        return Member(
+            config.node, self.incarnation, config.host, config.port, config.role, workers, lease_number, preferred_rank
+        )
 
     def _report(self) -> Report:
         last = self._last_report

@@ -14,20 +14,20 @@ RENEWALS = 5
 """How often a lease is renewed in its time: so many renewals may be slow or lost before the workers must stop."""
 
 
-class Tenure:
-    """Of an agent in a store without leases: `term` is 0, and it is always sure."""
+class LeaseClock:
+    """Of an agent in a store without leases: `lease_number` is 0, and it is always sure."""
 
     def __init__(self) -> None:
-        self.term = 0
+        self.lease_number = 0
         self._until = inf
         self._granted_s = 0.0
         self._renew_at: float | None = None
         self._doubted_at: float | None = None
 
-    def renewed(self, until: float, term: int, granted_s: float, now: float) -> bool:
+    def renewed(self, until: float, lease_number: int, granted_s: float, now: float) -> bool:
         """The lease was renewed. Was it another one before, which had expired?"""
-        lapsed = self.term not in (0, term)
-        self.term, self._until, self._granted_s = term, until, granted_s
+        lapsed = self.lease_number not in (0, lease_number)
+        self.lease_number, self._until, self._granted_s = lease_number, until, granted_s
         if self.sure(now):  # an answer can be so late that it is worth nothing
             self._doubted_at = None
         self._renew_at = until - granted_s + granted_s / RENEWALS
@@ -35,7 +35,7 @@ class Tenure:
 
     @property
     def leased(self) -> bool:
-        return self.term > 0
+        return self.lease_number > 0
 
     def sure(self, now: float) -> bool:
         """Is it certain that nobody takes this agent for dead because of its lease?"""

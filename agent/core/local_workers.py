@@ -280,7 +280,7 @@ class LocalWorkers:
         return [self._tell(slot, WorkerState.HEALTHY, None, slot.info, self.told.number, stop_after=step)]
 
     def pause(self, change: WorldChangeEvent | None, now: float, leave_after: int = 0) -> list[Effect]:
-        """Tell PAUSED to each running worker that works; it leaves after step `leave_after`, or at once if that is 0."""
+        """Tell PAUSED to each running worker that works; it leaves after step `leave_after`, or at once if 0."""
         effects: list[Effect] = []
         for slot in self._slots:
             if slot.state is not State.RUNNING or slot.paused:

@@ -3,8 +3,8 @@
 A round goes to every one of its N members, so what they have in common is written once:
 
     [protocol version, the round without its members, [kind, …], [member, …]]
-    kind     [incarnation, role, [[local rank, incarnation], …] of its workers, term]
-    member   [node, host, port, place, which kind it is]
+    kind     [incarnation, role, [[local rank, incarnation], …] of its workers, lease_number]
+    member   [node, host, port, preferred rank, which kind it is]
 """
 
 from __future__ import annotations
@@ -31,12 +31,18 @@ _MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 def encode_round(round_: Round) -> bytes:
     kinds: dict[tuple[int, str, tuple[Worker, ...], int], int] = {}
     places = [
-        (m.node, m.host, m.port, m.place, kinds.setdefault((m.incarnation, m.role, m.workers, m.term), len(kinds)))
+        (
+            m.node,
+            m.host,
+            m.port,
+            m.preferred_rank,
+            kinds.setdefault((m.incarnation, m.role, m.workers, m.lease_number), len(kinds)),
+        )
         for m in round_.members
     ]
     written = [
-        (incarnation, role, tuple((w.local_rank, w.incarnation) for w in workers), term)
-        for incarnation, role, workers, term in kinds
+        (incarnation, role, tuple((w.local_rank, w.incarnation) for w in workers), lease_number)
+        for incarnation, role, workers, lease_number in kinds
     ]
     return _ROUND.dump_json((PROTOCOL_VERSION, replace(round_, members=()), written, places))
 
@@ -55,13 +61,15 @@ def decode_round(data: bytes) -> Round:
             f"the job's record has protocol version {version}, this release speaks {PROTOCOL_VERSION}: "
             "start every agent of the job with the same release of softrun"
         )
-    kinds = [(incarnation, role, _workers(workers), term) for incarnation, role, workers, term in written]
+    kinds = [
+        (incarnation, role, _workers(workers), lease_number) for incarnation, role, workers, lease_number in written
+    ]
     members = []
-    for node, host, port, place, kind in places:
+    for node, host, port, preferred_rank, kind in places:
         if kind >= len(kinds):
             raise ProtocolError(f"the job's record is damaged: member {node!r} is of a kind that it does not have")
-        incarnation, role, workers, term = kinds[kind]
-        members.append(Member(node, incarnation, host, port, role, workers, term, place))
+        incarnation, role, workers, lease_number = kinds[kind]
+        members.append(Member(node, incarnation, host, port, role, workers, lease_number, preferred_rank))
     return replace(round_, members=tuple(members))
 
 

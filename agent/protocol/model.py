@@ -31,8 +31,10 @@ class Member:
     port: int  # where this agent listens for the links of others
     role: str
     workers: tuple[Worker, ...]  # in rank order
-    term: int = 0  # which of its leases this agent has, where the store has leases
-    place: int = 0  # where it would stand among the nodes; those with the same one come in the order of their arrival
+    lease_number: int = 0  # which of its leases this agent has, where the store has leases
+    preferred_rank: int = (
+        0  # where it would stand among the nodes; those with the same one come in the order of their arrival
+    )
 
     @property
     def life(self) -> tuple[str, int]:

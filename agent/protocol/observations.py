@@ -32,16 +32,17 @@ class LeaderBeatSeen:
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
     """Until `until`, by this agent's clock, nobody can have been told that its lease has expired; in answer to
-    RenewLease, and once at the start. A higher `term` than before: the lease had expired, and this is another."""
+    RenewLease, and once at the start. A higher `lease_number` than before: the lease had expired, and this is a new one.
+    """
 
     until: float
-    term: int
+    lease_number: int
     granted_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class LeasesExpired:
-    """(node, term): those agents are dead, or have stopped their workers, whatever else they say under that term."""
+    """(node, lease number): those agents are dead, or have stopped their workers, whatever else they say under it."""
 
     leases: tuple[tuple[str, int], ...]
 

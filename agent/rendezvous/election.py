@@ -48,12 +48,12 @@ class Election:
     def adopt(self, round_: Round) -> list[Effect]:
         """The record has changed."""
         if not self.leadership.proposed(round_):
-            self._liveness.vouch()
+            self._liveness.forgive_silence()
             if self._following is not None:
                 self._liveness.watch(self._following, self._now)
         for member in round_.members:
-            if member.term:
-                self._liveness.holds(member.node, member.term)
+            if member.lease_number:
+                self._liveness.holds(member.node, member.lease_number)
         self._leader_beat = None  # somebody wrote this: whether they live is a new question
         return self.leadership.adopt(round_)
 
@@ -64,7 +64,7 @@ class Election:
             self.leadership.heard_again(node)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
-            self._liveness.holds(node, report.member.term)
+            self._liveness.holds(node, report.member.lease_number)
             self.leadership.hear(report)
         if isinstance(message, Hello):
             return [do.Say(node, own)]
@@ -80,8 +80,8 @@ class Election:
 
     def link_down(self, node: str, gone: bool) -> None:
         if gone:
-            self._liveness.bury(node)
-            self.leadership.bury(node)
+            self._liveness.mark_gone(node)
+            self.leadership.mark_gone(node)
         self.leadership.lose_touch(node)
         if node == self._following:
             self._link_up = False
@@ -95,11 +95,11 @@ class Election:
         """The store has leases: silence alone proves nothing."""
         self._liveness.leased = True
 
-    def lease_expired(self, node: str, term: int) -> None:
+    def lease_expired(self, node: str, lease_number: int) -> None:
         if node != self._node:
-            self._liveness.expire(node, term)
+            self._liveness.expire(node, lease_number)
             if self._liveness.gone(node):
-                self.leadership.bury(node)
+                self.leadership.mark_gone(node)
 
     def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
         if self._leader_beat is not None and count == self._leader_beat[0]:
@@ -108,7 +108,7 @@ class Election:
         self._leader_beat = (count, self._now, self._now)
         if record is not None and self.leader(record, own) is None:
             # Somebody leads, whom this agent took for dead: try to reach the members once more.
-            self._liveness.vouch()
+            self._liveness.forgive_silence()
 
     # --- who leads
 
@@ -197,7 +197,7 @@ class Election:
         if (target.node if target is not None else None) != self._following:
             effects: list[Effect] = [do.HangUp(self._following)] if self._following is not None else []
             self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
-            self._liveness.release(self._now)
+            self._liveness.stop_watching(self._now)
             if target is not None:
                 self._liveness.watch(target.node, self._now)
                 effects.append(do.Dial(target))

@@ -77,7 +77,7 @@ class Leader:
         """A link with it is gone: it may live, and tell others what becomes of it."""
         self._out_of_touch.add(node)
 
-    def bury(self, node: str) -> None:
+    def mark_gone(self, node: str) -> None:
         """It is gone, or may be. What a finished node has said stays true."""
         report = self.reports.get(node)
         if report is not None and report.intent is not NodeIntent.FINISHED:
@@ -127,7 +127,7 @@ class Leader:
             self._news = True
             self._timers = LeaderTimers()
             for node in self._out_of_touch:  # their last word may not have been for this agent
-                self.bury(node)
+                self.mark_gone(node)
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
             return []  # most beats: nothing has changed

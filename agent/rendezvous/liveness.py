@@ -5,7 +5,7 @@ it was to be heard and was not for longer than the tolerance. Only those who hav
 watches all members, a follower watches its leader. Silence of anybody else means nothing.
 
 Where the store has leases, silence is no proof: a lease that has expired is, since its owner has stopped its workers by
-then. It stays a proof until the owner speaks under another lease, a later term of its.
+then. It stays a proof until the owner speaks under another lease, a later one of its.
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a fresh tolerance to everyone who was not dead before.
@@ -26,7 +26,7 @@ class Liveness:
         self._gone: set[str] = set()
         self.leased = False
         self._terms: dict[str, int] = {}
-        self._expired: dict[str, int] = {}  # the last term of each node that has expired
+        self._expired: dict[str, int] = {}  # the last lease_number of each node that has expired
         self._bound = -inf  # nobody becomes overdue before; may be too early, never too late
 
     def look(self, now: float) -> bool:
@@ -46,11 +46,11 @@ class Liveness:
             self._watched_since[node] = now
             self._bound = min(self._bound, now + self.tolerance_s)
 
-    def release(self, now: float) -> None:
+    def stop_watching(self, now: float) -> None:
         """Nobody has reason to speak to this agent any more. Who is dead by now stays so."""
         self._watched_since = {node: at for node, at in self._watched_since.items() if self._overdue(node, now)}
 
-    def vouch(self) -> None:
+    def forgive_silence(self) -> None:
         """Somebody has made a new round: its members were alive for them, and nobody is overdue any more."""
         self._watched_since.clear()
 
@@ -60,17 +60,17 @@ class Liveness:
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
 
-    def bury(self, node: str) -> None:
+    def mark_gone(self, node: str) -> None:
         """The process of `node` is certainly gone."""
         self._gone.add(node)
 
-    def holds(self, node: str, term: int) -> None:
+    def holds(self, node: str, lease_number: int) -> None:
         """`node` has said, or others have agreed, that this is its lease."""
-        self._terms[node] = max(term, self._terms.get(node, 0))
+        self._terms[node] = max(lease_number, self._terms.get(node, 0))
 
-    def expire(self, node: str, term: int) -> None:
+    def expire(self, node: str, lease_number: int) -> None:
         """That lease of `node` has expired."""
-        self._expired[node] = max(term, self._expired.get(node, 0))
+        self._expired[node] = max(lease_number, self._expired.get(node, 0))
 
     def gone(self, node: str) -> bool:
         """It is certain that its process, or its lease, is no more."""

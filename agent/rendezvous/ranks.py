@@ -1,8 +1,8 @@
 """Who is which: from a round to the places of its workers.
 
-Ranks are dense and follow the order of `Round.members`. Nodes stand where they want to stand (`Member.place`, the
-user's --node_rank); those that want the same keep their order, survivors before newcomers. Rank 0 is always a survivor
-where there is one, whatever anybody wants, so it can be the source of state.
+Ranks are dense and follow the order of `Round.members`. Nodes stand where they want to stand (`Member.preferred_rank`,
+the user's --node_rank); those that want the same keep their order, survivors before newcomers. If anybody survives,
+rank 0 is a survivor, whatever anybody wants, so it can be the source of state.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
 
     survivors = [m for m in members if survives(m)]
     in_order = survivors + [m for m in members if not survives(m)]
-    in_place = sorted(in_order, key=lambda m: m.place)
+    in_place = sorted(in_order, key=lambda m: m.preferred_rank)
     if survivors and not survives(in_place[0]):
         in_place.sort(key=lambda m: not survives(m))
     return tuple(in_place)

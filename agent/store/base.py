@@ -35,7 +35,7 @@ logger = logging.getLogger("softrun.store")
 
 
 Lease = tuple[str, int]
-"""A node, and its term: which of its leases this is, counted from 1."""
+"""A node, and which of its leases this is, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenure:
+class LeaseGrant:
     """This agent's lease stands at least until then, by the monotonic clock: nobody can have taken its place."""
 
     until: float
-    term: int
+    lease_number: int
     granted_s: float
 
 
 class Leases(Protocol):
     """Proof that a node lives which reaches all others even where the node itself does not."""
 
-    def renew(self) -> Tenure:
+    def renew(self) -> LeaseGrant:
         """Renew this agent's lease; where it has expired, take a new one."""
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
@@ -195,15 +195,15 @@ class StoreThreads:
     def _look_for_expired(self, store: Store) -> None:
         """Of the members of the record: others are heard of when they speak."""
         if store.leases is not None and self._round is not None:
-            missing = store.leases.missing([(member.node, member.term) for member in self._round.members])
+            missing = store.leases.missing([(member.node, member.lease_number) for member in self._round.members])
             if missing:
                 self._observe(LeasesExpired(tuple(sorted(missing))))
 
     def _renew(self, store: Store) -> None:
         if store.leases is None:
             raise AssertionError("a lease was to be renewed in a store that has none")
-        tenure = store.leases.renew()
-        self._observe(LeaseRenewed(tenure.until, tenure.term, tenure.granted_s))
+        grant = store.leases.renew()
+        self._observe(LeaseRenewed(grant.until, grant.lease_number, grant.granted_s))
 
     def _saw(self, record: bytes | None) -> int:
         round_ = decode_round(record) if record is not None else None

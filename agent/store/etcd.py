@@ -3,7 +3,7 @@
 Keys, under one prefix per job:
 
     record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
-    members/<node>/<term>    under the lease of that agent; <term> counts the leases that it has had
+    members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
 The record is under the job's own lease, which is kept by those who have written it; it stands for a day after the last
 of them was there, or for a minute once the job is over: what it leaves behind expires. An agent that ends revokes its
@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from softrun.agent.errors import StoreLostError
-from softrun.agent.store.base import Change, LeaderBeats, Lease, Leases, Tenure
+from softrun.agent.store.base import Change, LeaderBeats, Lease, LeaseGrant, Leases
 from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
 
 JOB_LEASE_S = 24 * 3600
@@ -41,15 +41,15 @@ class EtcdStore:
         self._asked_s = math.ceil(lease_s)
         self._client = EtcdClient(access, connect_timeout_s)
         self._rpc = self._client.rpc
-        self._term = 0
+        self._lease_number = 0
         self._lease = 0
         self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
         self._job_lease_due_at = math.inf  # for those who have written the record
         self._responses: Iterator[Any] | None = None
         self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
         self.leases: Leases | None = self
-        tenure, answer = self._begin_tenure()
-        self._granted: Tenure | None = tenure
+        grant, answer = self._begin_lease()
+        self._granted: LeaseGrant | None = grant
         self._see_all(answer)
 
     # --- the record
@@ -90,7 +90,7 @@ class EtcdStore:
 
     # --- leases
 
-    def renew(self) -> Tenure:
+    def renew(self) -> LeaseGrant:
         granted, self._granted = self._granted, None
         if granted is not None:
             return granted  # just now
@@ -98,8 +98,8 @@ class EtcdStore:
             self._renew_job_lease()
         sent_at, stands_s = self._client.keep_alive(self._lease)
         if stands_s <= 0:
-            return self._begin_tenure()[0]
-        return Tenure(until=sent_at + stands_s, term=self._term, granted_s=stands_s)
+            return self._begin_lease()[0]
+        return LeaseGrant(until=sent_at + stands_s, lease_number=self._lease_number, granted_s=stands_s)
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
         wanted = sorted(leases)
@@ -131,8 +131,8 @@ class EtcdStore:
         return f"{self._prefix}{name}".encode()
 
     def _member_key(self, lease: Lease) -> bytes:
-        node, term = lease
-        return self._key(f"members/{quote(node, safe='')}/{term}")
+        node, lease_number = lease
+        return self._key(f"members/{quote(node, safe='')}/{lease_number}")
 
     def _read(self) -> tuple[bytes | None, Any]:
         answer = self._client.call("KV", "Range", self._rpc.RangeRequest(key=self._key("record")))
@@ -151,18 +151,18 @@ class EtcdStore:
         found = answer.responses[0].response_range.kvs
         return bytes(found[0].value) if found else None
 
-    def _begin_tenure(self) -> tuple[Tenure, Any]:
+    def _begin_lease(self) -> tuple[LeaseGrant, Any]:
         """A new lease, because there was none or it has expired; and etcd's last answer."""
-        self._term += 1
+        self._lease_number += 1
         sent_at = time.monotonic()
         granted = self._client.call("Lease", "LeaseGrant", self._rpc.LeaseGrantRequest(TTL=self._asked_s))
         self._lease = int(granted.ID)
-        key = self._member_key((self._node, self._term))
+        key = self._member_key((self._node, self._lease_number))
         try:
             answer = self._client.call("KV", "Put", self._rpc.PutRequest(key=key, lease=self._lease))
         except LeaseGoneError:
-            return self._begin_tenure()  # etcd was away for longer than that
-        return Tenure(until=sent_at + granted.TTL, term=self._term, granted_s=granted.TTL), answer
+            return self._begin_lease()  # etcd was away for longer than that
+        return LeaseGrant(until=sent_at + granted.TTL, lease_number=self._lease_number, granted_s=granted.TTL), answer
 
     def _renew_job_lease(self) -> None:
         _, stands_s = self._client.keep_alive(self._job_lease)

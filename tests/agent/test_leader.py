@@ -31,7 +31,7 @@ def test_who_leads_again_waits_to_hear_of_those_who_have_followed_another() -> N
     leadership.lead(sealed(A, B), 0.0)
     leadership.stand_down()  # c is placed first in the next world, leads it, and dies
     leadership.lose_touch("b")
-    liveness.bury("c")
+    liveness.mark_gone("c")
     assert not _proposals(leadership.lead(sealed(C, A, B), 1.0)), "b may have finished meanwhile, and told c"
     hear("b")
     (proposal,) = _proposals(leadership.lead(sealed(C, A, B), 1.0))

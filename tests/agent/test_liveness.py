@@ -60,7 +60,7 @@ def test_who_was_dead_before_the_reader_was_away_stays_dead() -> None:
 
 def test_a_process_that_is_gone_is_dead_at_once_until_it_is_heard() -> None:
     liveness = fresh()
-    liveness.bury("a")
+    liveness.mark_gone("a")
     assert liveness.dead("a", 0.0)
     assert liveness.gone("a")
     liveness.heard("a", 1.0)
@@ -73,7 +73,7 @@ def test_release_forgets_the_living_and_remembers_the_dead() -> None:
     liveness.watch("alive", 0.0)
     look(liveness, *range(1, 6))
     liveness.heard("alive", 5.0)
-    liveness.release(6.0)
+    liveness.stop_watching(6.0)
     assert liveness.dead("dead", 100.0)
     assert not liveness.dead("alive", 100.0)
 
@@ -93,7 +93,7 @@ def test_a_new_round_vouches_for_everybody() -> None:
     liveness = fresh()
     liveness.watch("a", 0.0)
     look(liveness, *range(1, 10))
-    liveness.vouch()
+    liveness.forgive_silence()
     assert not liveness.dead("a", 9.0)
 
 

@@ -81,7 +81,7 @@ def test_survivors_keep_their_order_and_come_first() -> None:
 
 
 def test_nodes_stand_where_they_want_to() -> None:
-    a, b, c = (replace(member(node), place=place) for node, place in (("a", 2), ("b", 0), ("c", 1)))
+    a, b, c = (replace(member(node), preferred_rank=place) for node, place in (("a", 2), ("b", 0), ("c", 1)))
     first = ranks.order(sealed(), [a, b, c])
     assert [m.node for m in first] == ["b", "c", "a"]
     again = replace(c, incarnation=2)
@@ -89,7 +89,7 @@ def test_nodes_stand_where_they_want_to() -> None:
 
 
 def test_rank_0_is_a_survivor_whatever_anybody_wants() -> None:
-    a, b, c = (replace(member(node), place=place) for node, place in (("a", 0), ("b", 1), ("c", 2)))
+    a, b, c = (replace(member(node), preferred_rank=place) for node, place in (("a", 0), ("b", 1), ("c", 2)))
     again = replace(a, incarnation=2)
     assert ranks.order(sealed(a, b, c), [again, b, c]) == (b, c, again)
 
@@ -101,4 +101,6 @@ def test_within_a_node_survivors_come_first_too() -> None:
     assert merged.workers == (Worker(1, 1), Worker(2, 1), Worker(0, 2))
     again = ranks.merge(merged, reported, done=(2,))
     assert again.workers == (Worker(1, 1), Worker(0, 2))
-    assert ranks.merge(placed, replace(reported, term=7), done=()).term == 7, "the rest is as it was reported"
+    assert ranks.merge(placed, replace(reported, lease_number=7), done=()).lease_number == 7, (
+        "the rest is as it was reported"
+    )

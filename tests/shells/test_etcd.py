@@ -107,7 +107,7 @@ def test_a_lease_expires_while_its_owner_is_stopped(etcd: LocalEtcd, open_at: Op
     assert change.expired == (("owner", 1),)
     assert time.monotonic() > first.until, "nobody is told before the owner knows"
     second = owner.renew()
-    assert second.term == 2
+    assert second.lease_number == 2
     assert other.missing([("owner", 1), ("owner", 2)]) == {("owner", 1)}
 
 
@@ -126,7 +126,7 @@ def test_many_leases_are_looked_up(etcd: LocalEtcd, open_at: Open) -> None:
 
 def test_who_comes_late_is_told_which_members_are_gone(etcd: LocalEtcd, open_at: Open) -> None:
     here = open_at(etcd, "here", lease_s=60)
-    world = sealed(replace(member("here"), term=1), replace(member("gone"), term=3), number=0)
+    world = sealed(replace(member("here"), lease_number=1), replace(member("gone"), lease_number=3), number=0)
     here.create(1, encode_round(world))
     seen: SimpleQueue[Observation] = SimpleQueue()
     threads = StoreThreads(lambda: open_at(etcd, "late"), seen.put)
@@ -303,7 +303,7 @@ def test_user_and_password(guarded: LocalEtcd, open_at: Open) -> None:
     changes = watching(b)
     write(a, 1)
     assert changes.get(timeout=5).record == b"1"
-    assert [a.renew().term for _ in range(2)] == [1, 1]
+    assert [a.renew().lease_number for _ in range(2)] == [1, 1]
     guarded.kill(0)
     guarded.start_again(0)  # a token of before means nothing to it
     write(a, 2)

@@ -28,7 +28,7 @@ from softrun.agent.store.etcd import EtcdStore
 a, b = (EtcdStore(sys.argv[2], node, EtcdAccess((sys.argv[1],)), 5, 10) for node in "ab")
 assert a.create(1, b"1") == b.create(1, b"2") == b"1"
 assert b.wait_beyond(0).record == b"1"
-assert [a.renew().term for _ in range(2)] == [1, 1]
+assert [a.renew().lease_number for _ in range(2)] == [1, 1]
 b.leave(over=False)
 assert a.wait_beyond(1).expired == (("b", 1),)
 assert a.missing([("a", 1), ("b", 1)]) == {("b", 1)}

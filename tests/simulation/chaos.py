@@ -164,7 +164,7 @@ class Life:
             role="trainer" if self.rng.random() < 0.8 else "reader",
             local_world_size=p.workers,
             max_restarts=p.max_restarts,
-            place=self._born * 2 % p.places,
+            preferred_rank=self._born * 2 % p.places,
             named_store=Address("named", 29500) if p.job.named_store else None,
             beat_interval_s=p.interval_s,
             beat_tolerance_s=p.tolerance_s,

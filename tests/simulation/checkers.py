@@ -407,7 +407,7 @@ class SurvivorsFirst(Checker):
         if survivors:
             self.demand(new[0] == survivors[0], f"round {after.number}: rank 0 is not a survivor")
         surviving_nodes = {life[0] for life in survivors}
-        place = {m.node: m.place for m in after.members}
+        place = {m.node: m.preferred_rank for m in after.members}
         for group in (*({node} for node in place), *({n for n in place if place[n] == p} for p in {*place.values()})):
             mine, before_me = [x for x in new if x[0] in group], [x for x in old if x[0] in group and x in new]
             self.demand(
@@ -416,7 +416,7 @@ class SurvivorsFirst(Checker):
             order = [m.node in surviving_nodes for m in after.members if m.node in group]
             self.demand(order == sorted(order, reverse=True), f"round {after.number}: a newcomer is before a survivor")
         wanted = sorted(place.values())
-        if survivors and not any(m.node in surviving_nodes for m in after.members if m.place == wanted[0]):
+        if survivors and not any(m.node in surviving_nodes for m in after.members if m.preferred_rank == wanted[0]):
             wanted = sorted(place[n] for n in surviving_nodes) + sorted(
                 place[n] for n in place if n not in surviving_nodes
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from softrun.agent.core.engine import Engine
-from softrun.agent.core.lease_clock import Tenure
+from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers, State
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.protocol import effects as do
@@ -79,7 +79,9 @@ def sorts_members_by_name() -> list[Patch]:
 
 def heeds_places_before_survival() -> list[Patch]:
     right = ranks.order
-    return [(ranks, "order", lambda before, members: tuple(sorted(right(before, members), key=lambda m: m.place)))]
+    return [
+        (ranks, "order", lambda before, members: tuple(sorted(right(before, members), key=lambda m: m.preferred_rank)))
+    ]
 
 
 def ignores_max_nodes() -> list[Patch]:
@@ -237,7 +239,7 @@ def gives_workers_the_ranks_of_the_last_world() -> list[Patch]:
 
 
 def works_on_when_its_lease_may_have_expired() -> list[Patch]:
-    return [(Engine, "_fence", lambda self: self._tenure.doubt(self._now))]
+    return [(Engine, "_fence", lambda self: self._lease.doubt(self._now))]
 
 
 def lets_a_slow_worker_stay() -> list[Patch]:
@@ -245,12 +247,12 @@ def lets_a_slow_worker_stay() -> list[Patch]:
 
 
 def counts_its_lease_from_the_answer() -> list[Patch]:
-    right = Tenure.renewed
+    right = LeaseClock.renewed
 
-    def wrong(self: Tenure, until: float, term: int, granted_s: float, now: float) -> bool:
-        return right(self, until + granted_s, term, granted_s, now)
+    def wrong(self: LeaseClock, until: float, lease_number: int, granted_s: float, now: float) -> bool:
+        return right(self, until + granted_s, lease_number, granted_s, now)
 
-    return [(Tenure, "renewed", wrong)]
+    return [(LeaseClock, "renewed", wrong)]
 
 
 def waits_for_silence_beside_leases() -> list[Patch]:

@@ -137,7 +137,7 @@ class LeasedStore(Store):
         super().__init__(cluster)
         self.lease_s = lease_s
         self.away = False
-        self._leases: dict[str, tuple[int, float]] = {}  # term, expires at
+        self._leases: dict[str, tuple[int, float]] = {}  # lease_number, expires at
         self._terms: dict[str, int] = {}
         self._renewing: set[str] = set()
         self._untold: dict[str, list[tuple[str, int]]] = {}  # expired while this node was cut off
@@ -155,7 +155,9 @@ class LeasedStore(Store):
         self._cluster.deliver(node, self._grant(node, self._cluster.now))
         self._cluster.deliver(node, saw.RecordSeen(self.round))
         members = self.round.members if self.round is not None else ()
-        missing = tuple((m.node, m.term) for m in members if self._leases.get(m.node, (0, 0.0))[0] != m.term)
+        missing = tuple(
+            (m.node, m.lease_number) for m in members if self._leases.get(m.node, (0, 0.0))[0] != m.lease_number
+        )
         if missing:
             self._cluster.deliver(node, saw.LeasesExpired(missing))
 
@@ -181,8 +183,8 @@ class LeasedStore(Store):
         if not self.away:
             return
         self.away, self.back_at = False, self._cluster.now
-        for name, (term, _) in list(self._leases.items()):
-            self._extend(name, term)
+        for name, (lease_number, _) in list(self._leases.items()):
+            self._extend(name, lease_number)
 
     def reconnect(self, node: Node) -> None:
         super().reconnect(node)
@@ -209,9 +211,9 @@ class LeasedStore(Store):
             self._try_to_renew(node)
             return
         if node.name in self._leases:
-            term = self._leases[node.name][0]
-            self._extend(node.name, term)
-            renewed = self._renewed(node, sent_at, term)
+            lease_number = self._leases[node.name][0]
+            self._extend(node.name, lease_number)
+            renewed = self._renewed(node, sent_at, lease_number)
         else:
             renewed = self._grant(node, sent_at)
         if self._cluster.chance(self._cluster.weather.lose_reply):
@@ -230,16 +232,16 @@ class LeasedStore(Store):
         self._cluster.deliver(node, renewed)
 
     def _grant(self, node: Node, sent_at: float) -> saw.LeaseRenewed:
-        term = self._terms[node.name] = self._terms.get(node.name, 0) + 1
-        self._extend(node.name, term)
-        return self._renewed(node, sent_at, term)
+        lease_number = self._terms[node.name] = self._terms.get(node.name, 0) + 1
+        self._extend(node.name, lease_number)
+        return self._renewed(node, sent_at, lease_number)
 
-    def _renewed(self, node: Node, sent_at: float, term: int) -> saw.LeaseRenewed:
-        return saw.LeaseRenewed(sent_at + node.offset + self.lease_s, term, self.lease_s)
+    def _renewed(self, node: Node, sent_at: float, lease_number: int) -> saw.LeaseRenewed:
+        return saw.LeaseRenewed(sent_at + node.offset + self.lease_s, lease_number, self.lease_s)
 
-    def _extend(self, name: str, term: int) -> None:
+    def _extend(self, name: str, lease_number: int) -> None:
         until = self._cluster.now + self.lease_s
-        self._leases[name] = (term, until)
+        self._leases[name] = (lease_number, until)
         self._cluster.after(self.lease_s, self._expire, name, until)
 
     def _expire(self, name: str, until: float) -> None:
@@ -247,10 +249,10 @@ class LeasedStore(Store):
             self._end(name)
 
     def _end(self, name: str) -> None:
-        term, _ = self._leases.pop(name)
+        lease_number, _ = self._leases.pop(name)
         for node in self._watchers:
             if node.alive and node.store_cut:
-                self._untold.setdefault(node.name, []).append((name, term))
+                self._untold.setdefault(node.name, []).append((name, lease_number))
             elif node.alive:
                 delay = self._cluster.draw(self._cluster.timing.store)
-                self._cluster.after(delay, self._cluster.deliver, node, saw.LeasesExpired(((name, term),)))
+                self._cluster.after(delay, self._cluster.deliver, node, saw.LeasesExpired(((name, lease_number),)))
