@@ -32,7 +32,7 @@ class LeaderBeatSeen:
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
     """Until `until`, by this agent's clock, nobody can have been told that its lease has expired; in answer to
-    RenewLease, and once at the start. A higher `lease_number` than before: the lease had expired, and this is a new one.
+    RenewLease, and once at the start. A higher `lease_number` than before: the lease had expired, this is a new one.
     """
 
     until: float

@@ -25,7 +25,7 @@ class Liveness:
         self._watched_since: dict[str, float] = {}
         self._gone: set[str] = set()
         self.leased = False
-        self._terms: dict[str, int] = {}
+        self._lease_numbers: dict[str, int] = {}
         self._expired: dict[str, int] = {}  # the last lease_number of each node that has expired
         self._bound = -inf  # nobody becomes overdue before; may be too early, never too late
 
@@ -66,7 +66,7 @@ class Liveness:
 
     def holds(self, node: str, lease_number: int) -> None:
         """`node` has said, or others have agreed, that this is its lease."""
-        self._terms[node] = max(lease_number, self._terms.get(node, 0))
+        self._lease_numbers[node] = max(lease_number, self._lease_numbers.get(node, 0))
 
     def expire(self, node: str, lease_number: int) -> None:
         """That lease of `node` has expired."""
@@ -74,7 +74,7 @@ class Liveness:
 
     def gone(self, node: str) -> bool:
         """It is certain that its process, or its lease, is no more."""
-        return node in self._gone or (node in self._expired and self._expired[node] >= self._terms.get(node, 0))
+        return node in self._gone or (node in self._expired and self._expired[node] >= self._lease_numbers.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:
         return self.gone(node) or self._overdue(node, now)

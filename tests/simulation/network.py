@@ -58,7 +58,7 @@ class Network:
             node.side = 0
         links = dict.fromkeys(link for node in self._cluster.nodes.values() for link in node.links)
         for link in links:
-            held, link.barrier_answer = link.barrier_answer, []
+            held, link.held = link.held, []
             if held and self._cluster.chance(break_odds):
                 for node in (link.dialer, link.target):
                     # The port of a process that is gone refuses, so its end is known to be certain.
@@ -116,7 +116,7 @@ class Network:
 
     def _send(self, link: Link, receiver: Node, act: Callable[[], None], delay: Range) -> None:
         if not self.reachable(link.dialer, link.target):
-            link.barrier_answer.append((receiver, act))
+            link.held.append((receiver, act))
             return
         at = max(self._cluster.now + self._cluster.draw(delay), link.sent_until.get(receiver.name, 0.0))
         link.sent_until[receiver.name] = at
