@@ -42,7 +42,7 @@ from softrun.runtime.events import (
 )
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
-from softrun.runtime.groups.group_registry import begin_world, end_world, let_go
+from softrun.runtime.groups.group_registry import begin_world, end_world, release_connections
 from softrun.runtime.groups.groups import leave_unfinished_groups
 
 _log = logging.getLogger("softrun.runtime")
@@ -243,7 +243,7 @@ class _Worker:
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
             if not event.interrupts:
-                let_go()  # peers that are not aborted notice so that this one ends no step with them
+                release_connections()  # peers that are not aborted notice so that this one ends no step with them
             called = event.round if self.in_call and usable else 0
             here = {"applied": event.sequence, "broken_round": broken, "called": called}
             self._tell(ready=True, ends=False, through=False, **here)

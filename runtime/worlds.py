@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
-from softrun.runtime.groups.group_registry import let_go
+from softrun.runtime.groups.group_registry import release_connections
 from softrun.runtime.groups.groups import build_group, is_lost_connection, leave_groups
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
@@ -127,7 +127,7 @@ class World:
         except BaseException as error:
             leave_groups(in_trouble=True)
             if not self._is_ended_by(error):
-                let_go()
+                release_connections()
                 raise
             self._ended = True
         else:

@@ -341,7 +341,7 @@ class Engine:
 
     def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
         """It comes back as a newcomer."""
-        if not self._workers.workers():
+        if not self._workers.eligible():
             why = "the others went on without this node, none of whose workers can be in a world"
         # One whose workers are being started again is on its way back already, and has said so.
         self._note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
@@ -501,7 +501,7 @@ class Engine:
                     self._replaces = self._others_work()
                     self._workers.replace(failure.local_rank, outside=self._replaces)
             case Response.RECORD_FAILURE:
-                if not self._workers.workers() and not self._workers.living():
+                if not self._workers.eligible() and not self._workers.living():
                     self._spent()
                 elif self._workers.finished():
                     self._finish()
@@ -858,7 +858,7 @@ class Engine:
 
     def _me(self) -> Member:
         config = self._config
-        workers = () if self._joins() else self._workers.workers()
+        workers = () if self._joins() else self._workers.eligible()
         lease_number, preferred_rank = self._lease.lease_number, config.preferred_rank
         return Member(
             config.node, self.incarnation, config.host, config.port, config.role, workers, lease_number, preferred_rank

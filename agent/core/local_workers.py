@@ -129,7 +129,7 @@ class LocalWorkers:
 
     # --- what it is like now
 
-    def workers(self) -> tuple[Worker, ...]:
+    def eligible(self) -> tuple[Worker, ...]:
         """Those that should be in a world, or have been and are done; not those that failed or were stopped."""
         if self._rewinding:
             return tuple(s.worker for s in self._slots)

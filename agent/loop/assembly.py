@@ -40,14 +40,14 @@ def run_agent(
     """Run an agent until it ends; returns how it ended, and its supervisor, whose workers have all ended."""
     _allow_many_files()
     selector = selectors.DefaultSelector()
-    mailbox = ObservationQueue(selector)
-    with _threads_in_turns(), SignalsToQueue(signals, mailbox):
-        links = Links(selector, backend.job, config.node, config.host, mailbox.put)
-        store = StoreThreads(backend.open, mailbox.post)
-        worker_stores = WorkerStores(mailbox.post)
-        supervisor = supervised(selector, mailbox.put, mailbox.post)
+    observations = ObservationQueue(selector)
+    with _threads_in_turns(), SignalsToQueue(signals, observations):
+        links = Links(selector, backend.job, config.node, config.host, observations.put)
+        store = StoreThreads(backend.open, observations.put_threadsafe)
+        worker_stores = WorkerStores(observations.put_threadsafe)
+        supervisor = supervised(selector, observations.put, observations.put_threadsafe)
         engine = Engine(replace(config, port=links.port), policy, time.monotonic())
-        driver = Driver(engine, selector, mailbox, store, links, worker_stores, supervisor)
+        driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor)
         try:
             return driver.run(), supervisor
         finally:
@@ -55,7 +55,7 @@ def run_agent(
             store.close()
             worker_stores.close_all()
             supervisor.close()
-            mailbox.close()
+            observations.close()
             selector.close()
 
 

@@ -30,7 +30,7 @@ class Driver:
         self,
         engine: Engine,
         selector: selectors.BaseSelector,
-        mailbox: ObservationQueue,
+        observations: ObservationQueue,
         store: StoreThreads,
         links: Links,
         worker_stores: WorkerStores,
@@ -39,7 +39,7 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._selector = selector
-        self._mailbox = mailbox
+        self._observations = observations
         self._store = store
         self._links = links
         self._worker_stores = worker_stores
@@ -50,7 +50,7 @@ class Driver:
         """Run until the engine ends. No worker is alive then."""
         self._store.start()
         while True:
-            while (observation := self._mailbox.take()) is not None:
+            while (observation := self._observations.take()) is not None:
                 for effect in self._engine.observe(observation, self._clock()):
                     if isinstance(effect, do.End):
                         return effect.result
@@ -62,7 +62,7 @@ class Driver:
             self._links.sweep()
             self._supervisor.listen()
             if deadline is not None and self._clock() >= deadline:
-                self._mailbox.put(Tick())
+                self._observations.put(Tick())
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -1,4 +1,4 @@
-"""The mailbox: where observations from threads and signal handlers wait for the driver, and wake it."""
+"""The observation queue: where observations from threads and signal handlers wait for the driver, and wake it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ObservationQueue:
         """In the driver's thread."""
         self._waiting.append(observation)
 
-    def post(self, observation: Observation) -> None:
+    def put_threadsafe(self, observation: Observation) -> None:
         """From anywhere else."""
         self._waiting.append(observation)
         try:
@@ -59,14 +59,14 @@ class ObservationQueue:
 class SignalsToQueue:
     """While entered, the named signals become observations. Outside the main thread it does nothing."""
 
-    def __init__(self, names: Iterable[str], mailbox: ObservationQueue) -> None:
+    def __init__(self, names: Iterable[str], observations: ObservationQueue) -> None:
         self._signals = []
         for name in filter(None, map(str.strip, names)):
             if name in signal.Signals.__members__:
                 self._signals.append(signal.Signals[name])
             else:
                 logger.warning("there is no signal %r to handle", name)
-        self._mailbox = mailbox
+        self._observations = observations
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> None:
@@ -74,7 +74,9 @@ class SignalsToQueue:
             logger.warning("signals are not handled, since this is not the main thread")
             return
         for signum in self._signals:
-            self._before[signum] = signal.signal(signum, lambda got, _frame: self._mailbox.post(Signalled(got)))
+            self._before[signum] = signal.signal(
+                signum, lambda got, _frame: self._observations.put_threadsafe(Signalled(got))
+            )
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():

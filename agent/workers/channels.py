@@ -1,7 +1,7 @@
 """The directory in which an agent makes the channels of its workers.
 
 An agent holds a shared lock on its directory for life; cleaners of temporary directories leave a locked one alone,
-however old it is. One that nobody has locked was left behind by a node that was killed with its wardens: the next agent
+however old it is. One that nobody has locked was left behind by a node that was killed with its reapers: the next agent
 of that user on that host removes it. The host is in its name, since some network file systems keep locks to the host.
 """
 

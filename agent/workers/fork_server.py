@@ -90,7 +90,7 @@ class ForkServer:
     def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """`flags` are Python's; `env` stands above the environment of the agent."""
         self.token = secrets.token_hex(TOKEN_BYTES)
-        """For the wardens of those who are forked from it."""
+        """For the reapers of those who are forked from it."""
         self.flags = tuple(flags)
         self.is_ready = False
         self.is_gone = False
@@ -255,7 +255,7 @@ class Forked:
         self._lifeline = lifeline
         self.pid = pid
 
-    def end(self) -> int:
+    def exit_fd(self) -> int:
         return self._pidfd
 
     def reap(self, _timeout_s: float = 0.0) -> int | None:

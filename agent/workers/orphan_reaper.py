@@ -1,4 +1,4 @@
-"""The wardens of an agent, its side. There are two, of which each does the work alone: who kills one with the agent
+"""The reapers of an agent, its side. There are two, of which each does the work alone: who kills one with the agent
 leaves the other. One that ends is started anew."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OrphanReapers:
         """Let them go; where not all is well, they kill whoever is left."""
         for process in self._living.values():
             if process.stdin is None:
-                raise AssertionError("a warden was started without its pipe")
+                raise AssertionError("an orphan reaper was started without its pipe")
             with suppress(OSError):
                 if all_is_well:
                     process.stdin.write(reaper.ALL_IS_WELL)
@@ -72,7 +72,7 @@ class OrphanReapers:
         if self._starts < _STARTS:
             self._start()
         else:
-            logger.warning("a warden does not stay up: if this agent is killed, its workers may outlive it")
+            logger.warning("an orphan reaper does not stay up: if this agent is killed, its workers may outlive it")
 
     def _forget(self, pidfd: int) -> subprocess.Popen[bytes]:
         self._selector.unregister(pidfd)

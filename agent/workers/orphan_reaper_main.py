@@ -1,9 +1,9 @@
-"""The warden: a small process beside an agent, which ends whatever an agent that dies leaves behind.
+"""The orphan reaper: a small process beside an agent, which ends whatever an agent that dies leaves behind.
 
-It is run as a script (`python -I -S warden.py TOKEN DIRECTORY AGENT`) and holds the reading end of a pipe whose writing
-end only the agent has. When the agent dies, however it dies, the kernel closes that end; the warden then kills every
-process that carries a mark with that TOKEN, which are the workers and all that they have started, and removes the
-agent's channels. An agent that ends in good order says so first, and the warden just ends.
+It is run as a script (`python -I -S orphan_reaper_main.py TOKEN DIRECTORY AGENT`) and holds the reading end of a pipe
+whose writing end only the agent has. When the agent dies, however it dies, the kernel closes that end; the reaper then
+kills every process that carries a mark with that TOKEN, which are the workers and all that they have started, and
+removes the agent's channels. An agent that ends in good order says so first, and the reaper just ends.
 
 A mark is `TOKEN-NUMBER`: the agent's token, and which worker it is, or is of. A process carries it in two ways:
 
@@ -12,9 +12,9 @@ A mark is `TOKEN-NUMBER`: the agent's token, and which worker it is, or is of. A
 - as `SOFTRUN_AGENT=MARK` in the environment that it was started with, for where that limit cannot be set. It is lost
   where a process overwrites that memory to show another name.
 
-A warden itself carries none, so that a launcher inside of a worker still has its own when all of that worker is killed,
-and shows a name that has nothing of a launcher's, so that `pkill -f` with the launcher's name leaves it alive to do its
-work. Without /proc it finds nobody; then the lifelines of the workers are all there is (`lifeline.py`).
+An orphan reaper itself carries none, so that a launcher inside of a worker still has its own when all of that worker is
+killed, and shows a name that has nothing of a launcher's, so that `pkill -f` with the launcher's name leaves it alive
+to do its work. Without /proc it finds nobody; then the lifelines of the workers are all there is (`lifeline.py`).
 """
 
 import os
@@ -40,7 +40,7 @@ def main(token: str, directory: str, agent: int) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, and only then
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
-    _show(f"warden of {agent}")
+    _show(f"orphan reaper of {agent}")
     if _agent_says(agent) == ALL_IS_WELL:
         return
     kill_all_of(token)
@@ -141,7 +141,7 @@ def _show(name: str) -> None:
             memory.seek(begin)
             memory.write(name.encode()[: end - begin - 1].ljust(end - begin, b"\0"))
         with open("/proc/self/comm", "w") as file:  # noqa: PTH123
-            file.write("warden")
+            file.write("orphan reaper")
     except OSError:
         return  # a sandbox
 

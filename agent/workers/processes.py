@@ -34,7 +34,7 @@ class Process(Protocol):
 
     pid: int
 
-    def end(self) -> int:
+    def exit_fd(self) -> int:
         """A new descriptor, which can be read when the process has ended. To be asked for before `reap`."""
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
@@ -77,7 +77,7 @@ class Program:
             raise
         self.pid: int = self._process.pid
 
-    def end(self) -> int:
+    def exit_fd(self) -> int:
         return os.pidfd_open(self.pid)
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
@@ -136,7 +136,7 @@ class Function:
             args=(function, args, env, out, err, local_rank, numa_options, self._value, held, forked),
             daemon=False,
         )
-        # A child has its first environment from us, and the wardens know it by that one until it has taken its mark.
+        # A child has its first environment from us, and the reapers know it by that one until it has taken its mark.
         try:
             with _environment(env):
                 self._process.start()
@@ -147,7 +147,7 @@ class Function:
             held.close()
         self.pid: int = self._process.pid
 
-    def end(self) -> int:
+    def exit_fd(self) -> int:
         # The server's child is not ours: it says the exit code when it has it. The children of one that is ours may go
         # on to hold what the library waits for.
         return os.dup(self._process.sentinel) if self._has_server else os.pidfd_open(self.pid)

@@ -277,7 +277,7 @@ class Supervisor:
     def _started(self, key: Key, process: Process) -> None:
         expected = self._expected.pop(key)
         self._processes[key] = process
-        end = process.end()
+        end = process.exit_fd()
         self._selector.register(end, selectors.EVENT_READ, lambda _mask: self._process_ended(key, end))
         self._agent.started(expected.tell, process.pid, expected.restarts_left)
         for signum in expected.signals:

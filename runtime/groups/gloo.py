@@ -174,7 +174,7 @@ class Connections:
         own, peers = set(self._own), set(self._peers.values())
         return lambda ends: ends.local in own or ends.remote in peers
 
-    def let_go(self) -> None:
+    def release_connections(self) -> None:
         """Keep them open no longer than the group does."""
         with self._lock:
             held, self._held = self._held, {}
@@ -182,7 +182,7 @@ class Connections:
 
     def let_go_in_child(self) -> None:
         self._lock = threading.Lock()  # the parent's may be held
-        self.let_go()
+        self.release_connections()
 
     def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
         """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening

@@ -144,7 +144,7 @@ def check_world() -> None:
         raise error("the world has changed: leave its groups, and ask for the next one before you build another group")
 
 
-def let_go() -> None:
+def release_connections() -> None:
     """Keep the connections of the groups that were left open no longer: their peers notice."""
     with _lock:
         there = registered_groups()
@@ -154,7 +154,7 @@ def let_go() -> None:
         _left.clear()
     for of_one in connections:
         if of_one is not None:
-            of_one.let_go()
+            of_one.release_connections()
 
 
 def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,13 +299,13 @@ def _note(group: Any, store: Any, connections: Connections | None = None) -> Not
         with _lock:
             if any(other.group() is group for other in _noted):
                 if connections is not None:
-                    connections.let_go()
+                    connections.release_connections()
                 return None
             _noted.append(noted)
         if connections is not None:
             _rehearse()
         if group.size() > 1:
-            let_go()
+            release_connections()
     except Exception:
         _log.debug("a process group could not be noted", exc_info=True)
         return None

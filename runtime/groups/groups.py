@@ -12,7 +12,7 @@ from softrun.runtime.groups import books
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
-from softrun.runtime.groups.group_registry import let_go, settle_builds, track_groups
+from softrun.runtime.groups.group_registry import release_connections, settle_builds, track_groups
 
 # What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -72,7 +72,7 @@ def leave_groups(*, in_trouble: bool) -> None:
     if not books.are_empty():
         books.empty()
     if not in_trouble:
-        let_go()
+        release_connections()
 
 
 def leave_unfinished_groups() -> None:

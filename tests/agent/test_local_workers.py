@@ -120,7 +120,7 @@ def test_an_exit_that_was_asked_for_is_neither_success_nor_failure(code: int) ->
     workers.stop(SIGTERM, now=0.0)
     assert workers.exited(0, launch=1, exitcode=code) is None
     assert workers.done() == ()
-    assert workers.workers() == ()
+    assert workers.eligible() == ()
 
 
 def test_an_exit_of_an_earlier_launch_changes_nothing() -> None:
@@ -139,7 +139,7 @@ def test_renewed_workers_are_newcomers_and_rewound_ones_are_not() -> None:
         workers.stop(SIGTERM, now=0.0)
         workers.exited(0, launch=1, exitcode=-15)
         begin_anew(workers)
-        assert workers.workers() == (Worker(0, incarnation),)
+        assert workers.eligible() == (Worker(0, incarnation),)
         effects = workers.enter(sealed(member("a", lives=incarnation), number=2), LIFE, 1, 0.0)
         (spawn,) = effects
         assert isinstance(spawn, do.Spawn)
@@ -149,9 +149,9 @@ def test_renewed_workers_are_newcomers_and_rewound_ones_are_not() -> None:
 def test_who_is_stopped_to_be_started_again_keeps_the_place() -> None:
     workers = entered(2)
     workers.stop(SIGTERM, now=0.0, rewinding=True)
-    assert len(workers.workers()) == 2
+    assert len(workers.eligible()) == 2
     workers.exited(0, launch=1, exitcode=-15)
-    assert len(workers.workers()) == 2
+    assert len(workers.eligible()) == 2
 
 
 def test_what_is_done_is_not_done_again() -> None:
@@ -167,7 +167,7 @@ def test_one_worker_is_replaced_alone() -> None:
     workers = entered(2)
     workers.exited(0, launch=1, exitcode=1)
     workers.replace(0)
-    assert workers.workers() == (Worker(0, 2), Worker(1, 1))
+    assert workers.eligible() == (Worker(0, 2), Worker(1, 1))
     assert workers.restarts_of(0) == 1
     assert workers.restarts_of(1) == 0
 
@@ -264,12 +264,12 @@ def test_a_new_world_does_not_hide_that_it_has_not_left_the_old_one() -> None:
 
 def test_who_is_stuck_is_in_no_world_until_he_obeys() -> None:
     workers = stuck()
-    assert workers.workers() == ()
+    assert workers.eligible() == ()
     assert workers.living()
     workers.said(0, 1, WorkerStatus(ready=True, applied=1, limits=LIMITS), 2.2)
-    assert workers.workers() == ()
+    assert workers.eligible() == ()
     workers.said(0, 1, WorkerStatus(ready=True, applied=2, limits=LIMITS), 2.3)
-    assert workers.workers() == (Worker(0, 1),)
+    assert workers.eligible() == (Worker(0, 1),)
 
 
 def test_who_makes_progress_is_not_given_up() -> None:
@@ -277,13 +277,13 @@ def test_who_makes_progress_is_not_given_up() -> None:
     workers.pause(None, 2.0)
     workers.hangs(0, 1, 1.9, 2.1)
     assert not workers.give_up_on(0, 2.1)
-    assert workers.workers() == (Worker(0, 1),)
+    assert workers.eligible() == (Worker(0, 1),)
 
 
 def test_one_that_hangs_shows_its_stacks_and_is_ended_with_its_own_grace() -> None:
     workers = watched()
     assert workers.end(0, 4.0) == [do.ShowStacks(0, 1)]
-    assert workers.workers() == (Worker(0, 1),), "its place is its own until it has failed"
+    assert workers.eligible() == (Worker(0, 1),), "its place is its own until it has failed"
     assert workers.deadline() == 4.0 + SHOW_S
     assert signals(workers.tick(4.0 + SHOW_S)) == [(0, SIGTERM)]
     assert signals(workers.tick(4.0 + SHOW_S + 0.5)) == [(0, SIGKILL)]
@@ -294,7 +294,7 @@ def test_one_whose_stacks_were_shown_is_ended_at_once() -> None:
     workers.show(0)
     assert workers.end(0, 4.0) == []
     assert signals(workers.tick(4.0)) == [(0, SIGTERM)]
-    assert workers.workers() == (), "the others have gone on without it"
+    assert workers.eligible() == (), "the others have gone on without it"
 
 
 def test_the_agents_own_grace_holds_where_a_worker_wishes_none() -> None:
@@ -311,7 +311,7 @@ def test_that_it_was_ended_is_its_failure_whatever_its_exit_code(code: int, coun
     failure = workers.exited(0, 1, code)
     assert failure is not None
     assert failure.exitcode == counts
-    assert workers.workers() == ()
+    assert workers.eligible() == ()
 
 
 def test_one_that_hangs_and_that_nothing_ends_has_failed() -> None:
@@ -353,7 +353,7 @@ def test_nothing_of_a_process_that_hung_holds_for_the_next() -> None:
     workers.end(0, 4.0)
     workers.exited(0, 1, -SIGKILL)
     workers.replace(0)
-    assert workers.workers() == (Worker(0, 2),)
+    assert workers.eligible() == (Worker(0, 2),)
     workers.enter(sealed(member("a", lives=2), number=2), LIFE, 0, 5.0)
     assert workers.deadline() is None
     assert not workers.leaving(0)
@@ -375,11 +375,11 @@ def warm(size: int = 2) -> LocalWorkers:
 
 def test_who_is_outside_is_in_no_world_until_it_asks_for_one() -> None:
     workers = warm()
-    assert (workers.workers(), workers.outside()) == ((), (0, 1))
+    assert (workers.eligible(), workers.outside()) == ((), (0, 1))
     workers.said(0, 1, WorkerStatus(ready=False, applied=0), 1.0)
     assert workers.outside() == (0, 1)
     workers.said(0, 1, WorkerStatus(ready=True, applied=1), 1.0)
-    assert (workers.workers(), workers.outside()) == ((Worker(0, 1),), (1,))
+    assert (workers.eligible(), workers.outside()) == ((Worker(0, 1),), (1,))
     assert not workers.was_in_world()
 
 

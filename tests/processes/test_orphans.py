@@ -14,7 +14,7 @@ from local_cluster import LocalCluster, Node, alive, descendants, has_ended, sen
 
 TRAINERS = Path(__file__).parent / "trainers"
 STARTS = ("warm", "cold", "spawn", "fork", "forkserver")
-KILLED = (("agent",), ("agent", "warden"), ("template", "warden", "agent"))
+KILLED = (("agent",), ("agent", "orphan reaper"), ("template", "orphan reaper", "agent"))
 
 
 class Family:
@@ -46,7 +46,7 @@ class Family:
         shown = {pid: shown_by(pid) for pid in descendants(agent)}
         return {
             "agent": [agent],
-            "warden": [pid for pid, name in shown.items() if name.startswith("warden of")],
+            "orphan reaper": [pid for pid, name in shown.items() if name.startswith("orphan reaper of")],
             "template": [pid for pid, name in shown.items() if name.startswith("softrun template")],
         }
 
@@ -82,7 +82,7 @@ def test_nobody_outlives_the_agent(begin: Begin, start: str) -> None:
         family.node.wait(10)
         pids = family.pids()
         assert len(pids) == 5
-        assert all(has_ended(pid) for pid in [*pids, *guards["warden"], *guards["template"]]), (killed, pids)
+        assert all(has_ended(pid) for pid in [*pids, *guards["orphan reaper"], *guards["template"]]), (killed, pids)
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -91,8 +91,8 @@ def test_no_worker_outlives_all_that_watch_it(begin: Begin, start: str) -> None:
     family = begin(start)
     family.wait()
     guards = family.guards()
-    assert len(guards["warden"]) == 2
-    for pid in [*guards["warden"], *guards["template"], *guards["agent"]]:
+    assert len(guards["orphan reaper"]) == 2
+    for pid in [*guards["orphan reaper"], *guards["template"], *guards["agent"]]:
         os.kill(pid, signal.SIGKILL)
     family.node.wait(10)
     left = [pid for pid in family.pids("worker", "member") if not has_ended(pid)]

@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def leave_one() -> Path:
-    """As an agent does that is killed with its wardens."""
+    """As an agent does that is killed with its reapers."""
     with subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         path = Path(agent.stdout.readline().strip())

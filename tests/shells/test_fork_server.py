@@ -72,7 +72,7 @@ class Both:
         while code is None:
             assert self.template.listen(DEADLINE_S) is None
             code = process.reap()
-        os.close(process.end())
+        os.close(process.exit_fd())
         return code, out.read_text(), err.read_text()
 
     def marked(self, env: dict[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A warden ends what its agent leaves behind, whatever that has done to hide."""
+"""An orphan reaper ends what its agent leaves behind, whatever that has done to hide."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ import os, selectors, signal, sys
 from pathlib import Path
 from softrun.agent.workers.orphan_reaper import OrphanReapers
 selector = selectors.DefaultSelector()
-wardens = OrphanReapers(sys.argv[1], Path(sys.argv[2]), selector)
+reapers = OrphanReapers(sys.argv[1], Path(sys.argv[2]), selector)
 if os.fork() == 0:
     os.setsid()
-    signal.pause()  # whoever is forked from an agent holds the pipes of its wardens
+    signal.pause()  # whoever is forked from an agent holds the pipes of its reapers
 print("ready", flush=True)
 while True:
     for key, _ in selector.select():
@@ -97,14 +97,14 @@ def agent(kept: Path) -> Iterator[subprocess.Popen[str]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def wardens_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]:
+def reapers_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]:
     """By the name that they show."""
 
     def both() -> list[int] | None:
-        found = [pid for pid in descendants(agent.pid) if shown_by(pid) == f"warden of {agent.pid}"]
+        found = [pid for pid in descendants(agent.pid) if shown_by(pid) == f"orphan reaper of {agent.pid}"]
         return found if len(found) == 2 else None
 
-    return cluster.wait_for("two wardens show themselves", both, 10)
+    return cluster.wait_for("two reapers show themselves", both, 10)
 
 
 @pytest.mark.parametrize("also_killed", [0, 1])
@@ -116,20 +116,20 @@ def test_nobody_outlives_the_agent(
 ) -> None:  # fmt: skip
     process, child = begin(reaper.mark_of(TOKEN, 7), family)
     _, others_child = begin(reaper.mark_of(OTHER, 7), family)
-    wardens = wardens_of(agent, cluster)
-    for pid in [*wardens[:also_killed], agent.pid]:
+    reapers = reapers_of(agent, cluster)
+    for pid in [*reapers[:also_killed], agent.pid]:
         os.kill(pid, signal.SIGKILL)
     assert process.wait(10) == -signal.SIGKILL
-    assert all(has_ended(pid) for pid in [child, *wardens])
+    assert all(has_ended(pid) for pid in [child, *reapers])
     assert not kept.exists()
     assert alive(others_child), "a token that only begins alike is another agent's"
 
 
 def test_a_warden_that_is_lost_is_replaced(agent: subprocess.Popen[str], cluster: LocalCluster) -> None:
-    lost, other = wardens_of(agent, cluster)
+    lost, other = reapers_of(agent, cluster)
     os.kill(lost, signal.SIGKILL)
     assert has_ended(lost)
-    new = set(wardens_of(agent, cluster))
+    new = set(reapers_of(agent, cluster))
     assert other in new
     assert lost not in new
 
@@ -169,14 +169,14 @@ def test_one_inside_of_another_agents_worker_carries_no_mark(
     monkeypatch.setenv(reaper.VARIABLE, reaper.mark_of(OTHER, 1))
     reaper.set_limits(*reaper.limits_with(reaper.mark_of(OTHER, 1)))
     with selectors.DefaultSelector() as selector:
-        wardens = OrphanReapers(TOKEN, kept, selector)
-        pids = [process.pid for process in wardens._living.values()]
+        reapers = OrphanReapers(TOKEN, kept, selector)
+        pids = [process.pid for process in reapers._living.values()]
         cluster.wait_for(
             "they show themselves",
-            lambda: all(shown_by(pid).startswith("warden of") for pid in pids),
+            lambda: all(shown_by(pid).startswith("orphan reaper of") for pid in pids),
             10,
         )
         reaper.kill_all_of(OTHER)
         assert all(alive(pid) for pid in pids)
-        wardens.close(all_is_well=True)
+        reapers.close(all_is_well=True)
     reaper.set_limits(*before)

@@ -34,7 +34,7 @@ def function(start_method: str, call: object) -> Function:
 
 
 def has_ended(process: Process, within_s: float = DEADLINE_S) -> bool:
-    end = process.end()
+    end = process.exit_fd()
     try:
         return bool(select.select([end], [], [], within_s)[0])
     finally:
