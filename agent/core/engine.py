@@ -27,9 +27,10 @@ from enum import Enum
 
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.lease_clock import LeaseClock
-from softrun.agent.core.local_workers import SIGKILL, SIGTERM, LocalWorkers
+from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import Finding, WorkerHealth
+from softrun.agent.core.worker_slot import SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome, Result

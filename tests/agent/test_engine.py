@@ -11,9 +11,9 @@ import pytest
 from values import JOB, member, opened, sealed
 
 from softrun.agent.core.engine import SILENCE_S, Engine, EngineConfig, Stage
-from softrun.agent.core.local_workers import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.core.worker_health import BLAME_S, OBEY_S
+from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Report, Round, Worker

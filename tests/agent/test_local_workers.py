@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from values import member, sealed
 
-from softrun.agent.core.local_workers import ABANDON_S, SHOW_S, SIGKILL, LocalWorkers, State
+from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import Member, Worker
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent

@@ -12,8 +12,9 @@ from typing import Any
 
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
-from softrun.agent.core.local_workers import LocalWorkers, State
+from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.step_barrier import StepBarrier
+from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import Address, BarrierAnswer, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, rounds
@@ -195,7 +196,7 @@ def starts_finished_workers_again() -> list[Patch]:
         failure = right(self, local_rank, launch, exitcode)
         slot = self._slots[local_rank]
         if slot.state is State.DONE and len(self._slots) > 1:
-            self._renew(slot)
+            self._slots[local_rank] = slot.renewed()
         return failure
 
     return [(LocalWorkers, "exited", wrong)]

@@ -1,0 +1,333 @@
+"""A worker slot: one local rank, the worker in it, what its process was told and said, and how it is stopped.
+
+    ABSENT ──start──▶ RUNNING ──exit 0──▶ DONE
+       ▲                │  └─exit ≠ 0─▶ FAILED
+       │              stop
+       │                ▼
+       └── STOPPED ◀──exit── STOPPING
+
+It becomes ABSENT again by `renewed` (the worker is a new incarnation, which the rendezvous sees as a newcomer) or by
+`cleared` (it is the same one, and keeps its place). Each is a new slot, so nothing that held for the last process holds
+for the next one, except the count of launches: every process that is started has its own number.
+
+Stopping escalates by deadlines that live here: the signal, then SIGKILL after the grace time, then, for a process that
+not even SIGKILL ends (uninterruptible in the kernel), it is given up after `ABANDON_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from softrun.agent.core.progress_watchdog import LEAVE, ProgressWatchdog
+from softrun.agent.protocol.effects import Effect, Failure, LookAtProgress, ShowStacks, SignalWorker, Tell
+from softrun.agent.protocol.model import Worker
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+
+SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
+ABANDON_S = 30.0
+SHOW_S = 0.1  # for a worker to write its stacks
+
+
+class State(Enum):
+    ABSENT = "ABSENT"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
+LIVING = (State.RUNNING, State.STOPPING)
+
+
+@dataclass
+class WorkerSlot:
+    worker: Worker
+    launch: int = 0
+    state: State = State.ABSENT
+    paused: bool = False
+    # Of the process that runs, or ran last:
+    tells: int = 0  # events that it was told
+    applied: int = 0  # how many of them it has obeyed
+    leave: int = 0  # the last of them that told it to leave its world
+    in_step_until: float | None = None  # it may end some steps before it leaves
+    named: int = 0  # the last of them that named a world
+    ends: bool = False  # its work is done, or its interpreter is ending by itself
+    through: bool = False  # its work is done, it says
+    called: int = 0  # the world in which its peers wait for it, whatever its exit code
+    worked: int = 0  # the last world in which it has shown that it works
+    stop_after: int | None = None  # in that world, the step at which it waits for more
+    spoke: bool = False  # it has asked for its world
+    spoke_at: float = 0.0
+    soft: float | None = None  # its soft limit, as it has said last
+    launched_at: float = 0.0
+    launch_port: int = 0  # of the worker store that its environment names
+    since: int = 0  # it has been in each world from this one on; 0 while the others are in one without it
+    entered: bool = False  # it has been told of a world
+    outside: bool = False  # it has yet to ask for its first world, and the others do not wait for it
+    stuck: bool = False  # it does not leave its world, and the others go on without it
+    failing: bool = False  # it is being ended, and that is its failure
+    watch: ProgressWatchdog | None = None
+    looked: bool = False  # its progress was asked for
+    info: WorkerInfo | None = None  # its place in the world that it was told last
+    shown: bool = False  # it was asked for its stacks
+    term_at: float | None = None
+    kill_at: float | None = None
+    abandon_at: float | None = None
+
+    def cleared(self) -> WorkerSlot:
+        """The same worker, to be started again."""
+        return WorkerSlot(self.worker, self.launch)
+
+    def renewed(self, *, outside: bool = False) -> WorkerSlot:
+        """Another worker, to be started in its place."""
+        return WorkerSlot(Worker(self.local_rank, self.worker.incarnation + 1), self.launch, outside=outside)
+
+    # --- what it is like now
+
+    @property
+    def local_rank(self) -> int:
+        return self.worker.local_rank
+
+    @property
+    def runs(self) -> bool:
+        return self.state is State.RUNNING
+
+    @property
+    def lives(self) -> bool:
+        return self.state in LIVING
+
+    @property
+    def works(self) -> bool:
+        """It was told to work, and by now it may be on its way."""
+        return self.runs and not self.paused
+
+    @property
+    def has_left(self) -> bool:
+        """It has obeyed the last event that told it to leave its world."""
+        return self.applied >= self.leave
+
+    @property
+    def is_leaving(self) -> bool:
+        """It was told to leave its world at once, and has not yet."""
+        return self.runs and self.entered and not self.has_left and self.in_step_until is None
+
+    @property
+    def waits(self) -> bool:
+        """It has left its world, and was told of no other."""
+        return self.runs and self.paused and self.has_left
+
+    @property
+    def may_work(self) -> bool:
+        # One that is being ended for a failure has its place until it has failed, like any other, unless it is stuck.
+        able = self.failing if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
+        return able and not self.outside and not self.stuck
+
+    @property
+    def is_silent(self) -> bool:
+        """It runs, and has not asked for a world yet: will it ever hear of another?"""
+        return self.runs and not self.spoke
+
+    def uses_another(self, port: int) -> bool:
+        """Whether a worker store at this port is another than that of its world; it may be in no world."""
+        return self.outside or self.info is None or self.info.master_port != port
+
+    # --- telling
+
+    def start(self, info: WorkerInfo, now: float) -> None:
+        """Its process is started with this place in its environment; what it is told comes next."""
+        self.state, self.info = State.RUNNING, info
+        self.launch += 1
+        self.launch_port, self.launched_at = info.master_port, now
+
+    def start_outside(self, info: WorkerInfo, now: float) -> None:
+        """As `start`, beside a world that goes on; `info` is its place in a world as it would be with it."""
+        self.start(info, now)
+        self.outside = self.paused = True
+
+    def enter(self, number: int, info: WorkerInfo) -> None:
+        """It was told just now of its place in this world."""
+        self.info, self.named = info, self.tells
+        self.since, self.entered = self.since or number, True
+        self.paused = self.outside = False
+        if self.watch is not None:
+            self.watch.begin()
+
+    def pause(self, change: WorldChangeEvent | None, number: int, now: float, leave_after: int, until: float) -> Tell:
+        """Tell it to leave after step `leave_after`, which it may take until `until`; 0: at once."""
+        self.paused, self.stop_after = True, None
+        self.in_step_until = until if leave_after else None
+        tell = self.tell(WorkerState.PAUSED, change, number, leave_after=leave_after)
+        self.leave = self.tells
+        # If nobody was lost a worker may take its time, for the step that it is in.
+        if self.watch is not None and change is not WorldChangeEvent.SCALE_UP and not leave_after:
+            self.watch.leave(now)
+        return tell
+
+    def call_out_of_step(self, number: int, now: float) -> Tell | None:
+        """The step that was agreed on was not reached in time: into the next world without it."""
+        self.in_step_until = None
+        if self.paused or self.has_left or self.info is None:
+            return None
+        tell = self.tell(WorkerState.HEALTHY, None, number)
+        self.leave = self.tells
+        if self.watch is not None:
+            self.watch.leave(now)
+        return tell
+
+    def tell(
+        self,
+        state: WorkerState,
+        change: WorldChangeEvent | None,
+        number: int,
+        info: WorkerInfo | None = None,
+        fault: WorkerFault | None = None,
+        *,
+        stop_after: int | None = None,
+        leave_after: int = 0,
+    ) -> Tell:
+        """The next event; `info` is its place in the world of that number, by default the last one it was told."""
+        info = info or self.info
+        if info is None:
+            raise AssertionError("a worker is told something that was never told of a world")
+        self.tells += 1
+        return Tell(self.local_rank, self.launch, state, change, info, number, fault, stop_after, leave_after or None)
+
+    # --- what it says, and whether it makes progress
+
+    def said(self, status: WorkerStatus, defaults: ProgressLimits, now: float) -> bool:
+        """It has said how it is. `defaults`: its limits, if it names none. False if it is not to be heeded any more."""
+        if self.lives:
+            self.through = status.through  # it may have said so when it was asked to end
+        if not self.runs:
+            return False
+        if not self.spoke:
+            self.spoke, self.spoke_at = True, now
+        self.applied = max(self.applied, status.applied)
+        self.ends = status.ends
+        if status.ends and self.watch is not None:
+            self.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
+        self.called, self.worked = status.called, max(self.worked, status.worked, status.counts)
+        self.outside = self.outside and not status.ready
+        if self.has_left:
+            self.in_step_until = None
+        if status.limits is not None:
+            limits = defaults.model_copy(update=status.limits.model_dump(exclude_none=True))
+            self.soft = limits.soft
+            if not status.ends:
+                self._watch_by(limits, now)
+        self.stuck = self.stuck and not self.has_left
+        return True
+
+    def _watch_by(self, limits: ProgressLimits, now: float) -> None:
+        if self.watch is None:
+            self.watch = ProgressWatchdog(limits, now)
+        self.watch.apply(limits, now)
+        if self.has_left:
+            self.watch.left()
+
+    @property
+    def watched(self) -> ProgressWatchdog | None:
+        return self.watch if self.runs else None
+
+    def look(self) -> list[Effect]:
+        """Look at its progress, unless the answer is on its way."""
+        if self.looked or self.watch is None:
+            return []
+        self.looked = True
+        return [LookAtProgress(self.local_rank, self.launch)]
+
+    def hangs(self, at: float, now: float) -> bool:
+        """It made progress last at `at`. Has it passed a limit that it had not passed before?"""
+        if self.watched is None:
+            return False
+        self.looked = False
+        return self.watched.progressed(at, now)
+
+    def give_up_on(self, now: float, *, stopped: bool) -> bool:
+        """Has it made no progress although it is to leave its world, or cannot make any? Then it is stuck."""
+        stalls = self.watch is not None and self.watch.stalls(now)
+        self.stuck = self.is_leaving and (stopped or stalls)
+        return self.stuck
+
+    def show(self) -> list[Effect]:
+        """Have its stacks in its log, once."""
+        if self.shown:
+            return []
+        self.shown = True
+        return [ShowStacks(self.local_rank, self.launch)]
+
+    # --- ending
+
+    def fail(self, now: float, *, hangs: bool) -> list[Effect]:
+        """End it, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
+        effects = self.show() if hangs else []
+        self.state, self.failing = State.STOPPING, True
+        self.term_at = now + (SHOW_S if effects else 0.0)
+        return effects
+
+    def stop(self, signum: int, now: float, grace_s: float) -> list[Effect]:
+        """Ask it to end. One that is ending by itself is not asked: its exit code tells whether its work was done."""
+        if not (self.runs or (self.lives and signum == SIGKILL)):
+            return []
+        self.state = State.STOPPING
+        killed = signum == SIGKILL
+        effects: list[Effect] = [self.signal(signum)] if killed or not self.ends else []
+        self.term_at = None
+        self.kill_at = None if killed else now + grace_s
+        self.abandon_at = now + ABANDON_S if killed else None
+        return effects
+
+    def dismiss(self, now: float, grace_s: float) -> SignalWorker:
+        """The work is done, and it has had no part in it."""
+        self.state, self.kill_at = State.STOPPING, now + grace_s
+        return self.signal(SIGTERM)
+
+    def hurry(self, now: float) -> list[Effect]:
+        """SIGKILL, if it was asked to end and has not."""
+        if self.state is not State.STOPPING or self.abandon_at is not None:
+            return []
+        self.term_at, self.kill_at, self.abandon_at = None, None, now + ABANDON_S
+        return [self.signal(SIGKILL)]
+
+    def escalate(self, now: float, grace_s: float) -> list[Effect]:
+        """The signal that is due, if one is."""
+        if self.term_at is not None and now >= self.term_at:
+            own_s = self.watch.limits.grace if self.watch is not None else None
+            self.term_at, self.kill_at = None, now + (grace_s if own_s is None else own_s)
+            return [self.signal(SIGTERM)]
+        if self.kill_at is not None and now >= self.kill_at:
+            self.kill_at, self.abandon_at = None, now + ABANDON_S
+            return [self.signal(SIGKILL)]
+        return []
+
+    def is_given_up(self, now: float) -> bool:
+        return self.abandon_at is not None and now >= self.abandon_at
+
+    def deadlines(self) -> list[float | None]:
+        """When something is due, whatever happens."""
+        return [
+            self.term_at,
+            self.kill_at,
+            self.abandon_at,
+            self.in_step_until if self.runs else None,
+            self.watched.deadline() if self.watched is not None and not self.looked else None,
+        ]
+
+    def exited(self, exitcode: int) -> Failure | None:
+        """Its process has ended. Returns its failure, if nobody had asked it to end."""
+        self.term_at = self.kill_at = self.abandon_at = None
+        if self.state is State.STOPPING and not self.failing:
+            self.state = State.DONE if self.ends and exitcode == 0 else State.STOPPED
+            return None
+        if exitcode == 0 and not self.failing:
+            self.state = State.DONE
+            return None
+        self.state = State.FAILED
+        if self.info is None:
+            raise AssertionError("a worker failed that was never told of a world")
+        return Failure(self.info.rank, self.local_rank, self.launch, exitcode or -SIGTERM)
+
+    def signal(self, signum: int) -> SignalWorker:
+        return SignalWorker(self.local_rank, self.launch, signum)
