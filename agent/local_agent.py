@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from softrun.agent.core.engine import EngineConfig
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
 from softrun.agent.loop.assembly import run_agent
 from softrun.agent.loop.background import BackgroundQueue

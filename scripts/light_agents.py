@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.core.engine import Engine
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.links import Links, _Connection
 from softrun.agent.loop.observation_queue import ObservationQueue

@@ -22,59 +22,34 @@ Beside its stage an agent follows a leader, or is it: `softrun.agent.rendezvous.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from softrun.agent.core.allowance import Allowance
+from softrun.agent.core.departure import Departure
+from softrun.agent.core.descriptions import describe_exit, describe_other_job, describe_round
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.restart_verdict import RestartVerdict
 from softrun.agent.core.step_barrier import StepBarrier
+from softrun.agent.core.store_silence import StoreSilence
 from softrun.agent.core.worker_health import Finding, WorkerHealth
 from softrun.agent.core.worker_slot import SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome, Result
-from softrun.agent.protocol.model import NO_REQUEST, Address, JobSettings, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, rounds
 from softrun.agent.rendezvous.election import Election
 from softrun.agent.rendezvous.rounds import LeaderTimeouts
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
-from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import WorkerStatus, WorldChangeEvent
 
 BARRIER_S = 5.0  # for all agents to say which step their workers can reach
 TELLING_S = 0.03  # for all agents and workers to hear of a world
 LOOK_S = 1.0  # between two looks whether workers that ask for no world have begun
 SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
-_ASKS_THE_STORE = (do.Propose, do.BeatAsLeader, do.ReadLeaderBeat)
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """What an agent was started with; times in seconds."""
-
-    job: JobSettings
-    node: str
-    host: str
-    port: int
-    role: str
-    local_world_size: int
-    max_restarts: int
-    preferred_rank: int = 0
-    named_store: Address | None = None
-    """What the user has said to this node of where its workers of the first world meet. No host, or port 0, leaves that
-    to the agent that seals; with `job.named_store` there are both."""
-    beat_interval_s: float = 1.0
-    beat_tolerance_s: float = 5.0
-    join_timeout_s: float = 600.0
-    last_call_s: float = 0.3
-    broken_s: float = 0.5
-    verdict_s: float = 0.5  # a worker's failure waits so long for the death of a peer that excuses it
-    grace_s: float = 30.0
-    limits: ProgressLimits = ProgressLimits()  # noqa: RUF009 - a frozen value
-    """Of workers that say nothing else."""
-    exit_barrier_s: float = 300.0
-    close_timeout_s: float = 30.0
-    store_timeout_s: float = 60.0  # a store that does not answer for so long is lost
 
 
 class Stage(Enum):
@@ -84,15 +59,6 @@ class Stage(Enum):
     FINISHED = "FINISHED"  # all workers have exited 0; waits for the others
     LEAVING = "LEAVING"  # the workers are being stopped for good
     ENDED = "ENDED"
-
-
-@dataclass
-class _Leaving:
-    """It was told to leave, and works until the others can do without it."""
-
-    result: Result
-    until: float
-    seen_off: bool = False  # the others can: its workers end the step that was agreed on
 
 
 class Engine:
@@ -114,19 +80,16 @@ class Engine:
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._faults = WorkerHealth(self._workers, config.host, now)
         self._barrier = StepBarrier(self._workers)
-        self._leaving: _Leaving | None = None
-        self._restarts_left = config.max_restarts
+        self._leaving: Departure | None = None
+        self._verdict = RestartVerdict(config.max_restarts, config.verdict_s)
 
-        self._failures: list[do.Failure] = []
         self._replaces = False  # is a worker to be started in the place of one that failed?
-        self._charged = False  # does the restart under way answer a failure of our own?
-        self._loss_at: float | None = None  # when a peer was lost last
         self._look_at: float | None = None  # when to look again whether workers that do not ask have begun
         self._result: Result | None = None
         self._hurry = False  # end as soon as the workers are gone, whoever may still need this agent
         self._hosts_store = False
         self._store_empty = False
-        self._store_asked_at: float | None = None  # since when the store owes an answer
+        self._silence = StoreSilence(config.store_timeout_s)
         self._lingers = False  # for those who need the store that this agent hosts
         self._lease = LeaseClock()
 
@@ -152,12 +115,11 @@ class Engine:
             return []
         self._now = now
         self._effects = []
-        if self._election.look(now) and self._store_asked_at is not None:
-            self._store_asked_at = now  # the answer may have come while this agent was away
+        if self._election.look(now):
+            self._silence.was_away(now)
         self._take_in(seen)
         self._advance()
-        if self._store_asked_at is None and any(isinstance(effect, _ASKS_THE_STORE) for effect in self._effects):
-            self._store_asked_at = now
+        self._silence.asks(self._effects, now)
         self._allow_on()
         return self._effects
 
@@ -171,7 +133,7 @@ class Engine:
             self._workers.deadline(),
             self._lease.deadline(self._now),
             self._stage_deadline(),
-            self._store_silent_at(),
+            self._silence.deadline(leased=self._lease.leased),
             self._leaving.until if self._leaving is not None else None,
             self._look_at,
             self._late_at(),
@@ -186,16 +148,16 @@ class Engine:
             case saw.StoreReady(hosted):
                 self._hosts_store = hosted
             case saw.RecordSeen(None):
-                self._store_asked_at = None
+                self._silence.answered()
                 self._store_empty = True
             case saw.RecordSeen(Round() as round_):
-                self._store_asked_at = None
+                self._silence.answered()
                 if self.record is None or round_.version > self.record.version:
                     self._adopt(round_)
             case saw.StoreLost(reason):
                 self._store_lost(reason)
             case saw.LeaderBeatSeen(count):
-                self._store_asked_at = None
+                self._silence.answered()
                 self._allowance.heard(self._now)
                 self._election.leader_beats(count, self.record, self._report())
             case saw.LeaseRenewed(until, lease_number, granted_s):
@@ -231,14 +193,14 @@ class Engine:
     def _adopt(self, round_: Round) -> None:
         before, self.record = self.record, round_
         if round_.settings != self._config.job:
-            self._leave(Result(Outcome.USAGE, _other_job(round_.settings, self._config.job)))
+            self._leave(Result(Outcome.USAGE, describe_other_job(round_.settings, self._config.job)))
             return
         if before is None and round_.phase is Phase.CLOSED:
             self._leave(Result(Outcome.JOB_OVER, "this job is over already: choose another --rdzv_id"))
             return
         self._effects += self._election.adopt(round_)
         if round_.lost and set(round_.lost) & self._peers():
-            self._loss_at = self._now
+            self._verdict.peer_lost(self._now)
         placed_before = before is not None and before.member(self._config.node, self.incarnation) is not None
         placed = round_.member(self._config.node, self.incarnation) is not None
         if before is None or before.phase is not round_.phase:
@@ -291,11 +253,11 @@ class Engine:
                 )
         self._stage(Stage.WORKING)
         self._enter(round_)
-        self._note(_describe(round_), warning=round_.number > 1)
+        self._note(describe_round(round_), warning=round_.number > 1)
 
     def _enter(self, round_: Round) -> None:
         life = (self._config.node, self.incarnation)
-        self._effects += self._workers.enter(round_, life, self._restarts_left, self._now)
+        self._effects += self._workers.enter(round_, life, self._verdict.restarts_left, self._now)
         if self._workers.incomplete:
             self._break_world()
 
@@ -321,7 +283,7 @@ class Engine:
     def _lease_expired(self, node: str, lease_number: int) -> None:
         self._election.lease_expired(node, lease_number)
         if node != self._config.node and node in self._peers():
-            self._loss_at = self._now
+            self._verdict.peer_lost(self._now)
 
     def _fence(self) -> None:
         """This node's lease may expire soon: whoever takes its place then must not meet its workers."""
@@ -367,8 +329,8 @@ class Engine:
             case Stage.FINISHED:
                 self._end(Result(Outcome.SUCCEEDED))
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING if round_.outcome:
-                self._leave(Result(Outcome.JOB_FAILED, round_.outcome, tuple(self._failures)))
-            case Stage.RESTARTING if self._charged:
+                self._leave(Result(Outcome.JOB_FAILED, round_.outcome, tuple(self._verdict.failures)))
+            case Stage.RESTARTING if self._verdict.charges:
                 self._leave(self._workers_failed())
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._leave(Result(Outcome.SUCCEEDED, "the job finished without this node"))
@@ -480,7 +442,7 @@ class Engine:
                 pass  # one that was given up long ago
 
     def _worker_failed(self, failure: do.Failure) -> None:
-        self._failures.append(failure)
+        self._verdict.failed(failure)
         self._note(f"worker of rank {failure.rank} {describe_exit(failure.exitcode)}", warning=True)
         response = self._respond(Trigger.WORKER_FAILURE)
         if self._is_ending():  # a restarted worker would be a newcomer, and finished work is never run again
@@ -527,7 +489,7 @@ class Engine:
         result = Result(Outcome.SIGNALLED, signum=signum)
         match self.stage:
             case Stage.WORKING if self._leaving is None and self._others_may_go_on():
-                self._leaving = _Leaving(result, self._now + self._workers.leave_s)
+                self._leaving = Departure(result, self._now + self._workers.leave_s)
                 self._note("this node was told to leave, and does when the others can do without it")
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._leave(result, signum)
@@ -550,7 +512,7 @@ class Engine:
     def _link_down(self, node: str, gone: bool) -> None:
         self._election.link_down(node, gone)
         if gone and node in self._peers():
-            self._loss_at = self._now
+            self._verdict.peer_lost(self._now)
 
     # --- leaving, and letting come, between two steps
 
@@ -566,7 +528,7 @@ class Engine:
             and self._respond(Trigger.SCALE_DOWN) is Response.PAUSE_MEET_WORK
         )
 
-    def _see_off(self, leaving: _Leaving, round_: Round) -> None:
+    def _see_off(self, leaving: Departure, round_: Round) -> None:
         """The others have a world without this node."""
         if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.leave_after:
             leaving.seen_off = True
@@ -574,12 +536,15 @@ class Engine:
         else:
             self._leave(leaving.result, leaving.result.signum)
 
-    def _go(self, leaving: _Leaving) -> None:
+    def _go(self, leaving: Departure) -> None:
         """Leave, if this node is not needed any more, or has been for long enough."""
         asked = self._election.leaders_report(self.record, self._report())
-        needed = self.stage is Stage.WORKING and not (leaving.seen_off and self._workers.has_left())
-        dismissed = not leaving.seen_off and asked is not None and asked.expels_leavers
-        if not needed or dismissed or self._now >= leaving.until:
+        if leaving.is_due(
+            works=self.stage is Stage.WORKING,
+            has_left=self._workers.has_left(),
+            expelled=asked is not None and asked.expels_leavers,
+            now=self._now,
+        ):
             self._leave(leaving.result, leaving.result.signum)
 
     def _keep_in_step(self) -> None:
@@ -606,7 +571,7 @@ class Engine:
         self._since = self._open_since = self._now
 
     def _restart(self, charged: bool, withdraw: bool = False) -> None:
-        self._charged = charged
+        self._verdict.begin(charges=charged, now=self._now)
         if withdraw:
             self._intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
         self._stage(Stage.RESTARTING)
@@ -632,13 +597,13 @@ class Engine:
         response = self._respond(Trigger.RESTARTS_SPENT)
         self._leave(result)
         if response is Response.END_JOB:
-            last = self._failures[-1]
+            last = self._verdict.failures[-1]
             self._intent = NodeIntent.FAILED
             self._reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
 
     def _workers_failed(self) -> Result:
         """With the failures of the last incarnation: those before it were answered by a restart."""
-        return Result(Outcome.WORKERS_FAILED, failures=tuple(self._failures))
+        return Result(Outcome.WORKERS_FAILED, failures=tuple(self._verdict.failures))
 
     def _leave(self, result: Result, signum: int = SIGTERM) -> None:
         self._result = result
@@ -670,22 +635,16 @@ class Engine:
             case _:
                 return None
 
-    def _store_silent_at(self) -> float | None:
-        if self._store_asked_at is None or self._lease.leased:  # a store that has leases comes back
-            return None
-        return self._store_asked_at + self._config.store_timeout_s
-
     def _verdict_at(self) -> float:
         told = self._workers.told
-        has_peers = told is not None and len(told.members) > 1
-        return self._since + (self._config.verdict_s if self._charged and has_peers else 0.0)
+        return self._verdict.due_at(has_peers=told is not None and len(told.members) > 1)
 
     # --- what follows without any news
 
     def _advance(self) -> None:
-        silent_at = self._store_silent_at()
-        if silent_at is not None and self._now >= silent_at:
-            self._store_asked_at = None
+        lost_at = self._silence.deadline(leased=self._lease.leased)
+        if lost_at is not None and self._now >= lost_at:
+            self._silence.answered()
             self._store_lost(
                 f"the store has not answered for {self._config.store_timeout_s:g} s: look at the host that has it; "
                 "read_timeout in --rdzv_conf is how long to wait"
@@ -723,7 +682,7 @@ class Engine:
             case Stage.WAITING:
                 self._wait()
             case Stage.RESTARTING if not self._workers.living():
-                if not self._charged or self._excused():
+                if not self._verdict.charges or self._excused():
                     self._restarted()
                 elif self._now >= self._verdict_at():
                     self._charge()
@@ -765,7 +724,7 @@ class Engine:
         """
         if self._workers.has_asked() and not (self._restarts_all() or self._workers.has_worked()):
             return False
-        return self._loss_at is not None and self._loss_at >= self._since - self._config.verdict_s
+        return self._verdict.is_excused()
 
     def _wait(self) -> None:
         leader = self._leader()
@@ -799,20 +758,20 @@ class Engine:
         if record is not None and self._workers.absent() and self._others_work():
             life = (self._config.node, self.incarnation)
             expected = ranks.with_member(record, replace(self._me(), workers=self._workers.all_workers()))
-            self._effects += self._workers.warm_up(expected, life, self._restarts_left, self._now)
+            self._effects += self._workers.warm_up(expected, life, self._verdict.restarts_left, self._now)
 
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""
         # Only a failure of this node's own costs a restart: "decrease max_restarts" (RFC, option 1).
-        if self._restarts_left == 0 or self._is_ending():
+        if self._verdict.restarts_left == 0 or self._is_ending():
             self._spent()
             return
-        self._restarts_left -= 1
+        self._verdict.charge()
         self._restarted()
 
     def _restarted(self) -> None:
         """The workers are stopped: begin anew."""
-        self._failures.clear()
+        self._verdict.settle()
         if self._intent is NodeIntent.AWAY:
             self.incarnation += 1
             self._workers.renew()
@@ -867,31 +826,31 @@ class Engine:
 
     def _report(self) -> Report:
         last = self._last_report
-        sequence = last.sequence if last is not None else 0
         workers = self._workers
+        leadership = self._election.leadership
         report = Report(
-            self._me(),
-            self._intent,
-            workers.done(),
-            self._broken_round,
-            self._reason,
-            sequence,
-            self._faults.to_say(self._now),
-            workers.missed,
-            workers.through(),
-            workers.has_stuck(),
-            workers.since(),
-            self._leaving is not None,
-            0 if self._restarts_all() else workers.never_came,
-            workers.has_asked(),
-            self._yields(),
-            self._barrier.answer(),
-            self._election.leadership.barrier_request,
-            self._election.leadership.release_version,
-            self._election.leadership.expels_leavers,
+            member=self._me(),
+            intent=self._intent,
+            done=workers.done(),
+            broken_round=self._broken_round,
+            reason=self._reason,
+            sequence=last.sequence if last is not None else 0,
+            fault=self._faults.to_say(self._now),
+            missed_round=workers.missed,
+            through=workers.through(),
+            stuck=workers.has_stuck(),
+            since=workers.since(),
+            leaving=self._leaving is not None,
+            never_came=0 if self._restarts_all() else workers.never_came,
+            asks=workers.has_asked(),
+            yields=self._yields(),
+            barrier_answer=self._barrier.answer(),
+            barrier_request=leadership.barrier_request,
+            release_version=leadership.release_version,
+            expels_leavers=leadership.expels_leavers,
         )
         if report != last:
-            self._last_report = last = replace(report, sequence=sequence + 1)
+            self._last_report = last = replace(report, sequence=report.sequence + 1)
         return last
 
     def _yields(self) -> int:
@@ -927,26 +886,3 @@ def _trigger(told: Round, round_: Round) -> Trigger:
             return Trigger.SCALE_UP
         case None:
             return Trigger.WORLD_BROKEN
-
-
-def _describe(round_: Round) -> str:
-    workers = sum(len(m.workers) for m in round_.members)
-    lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
-    return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
-
-
-def describe_exit(exitcode: int) -> str:
-    return f"was ended by signal {-exitcode}" if exitcode < 0 else f"exited with code {exitcode}"
-
-
-def _other_job(theirs: JobSettings, ours: JobSettings) -> str:
-    def flags(settings: JobSettings) -> str:
-        return (
-            f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
-            f"--worker_failure {settings.worker_failure}{' --rdzv_backend static' if settings.named_store else ''}"
-        )
-
-    return (
-        f"the job of this --rdzv_id runs with {flags(theirs)}, this agent was started with {flags(ours)}: "
-        "use the same flags, or another --rdzv_id"
-    )

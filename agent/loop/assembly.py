@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.core.engine import Engine
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue, SignalsToQueue

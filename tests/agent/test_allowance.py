@@ -8,7 +8,8 @@ import pytest
 from values import JOB, member, sealed
 
 from softrun.agent.core.allowance import HOLD, Allowance
-from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.core.engine import Engine
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Allow, Effect

@@ -47,7 +47,7 @@ from dataclasses import dataclass, replace
 from simulation.checkers import all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.workers import NEVER_S, Process
-from softrun.agent.core.engine import EngineConfig
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import JobSettings, Phase, Round

@@ -21,7 +21,8 @@ from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
 from simulation.store import LeasedStore
 from simulation.workers import NEVER_S, Process
-from softrun.agent.core.engine import EngineConfig, Stage
+from softrun.agent.core.engine import Stage
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome

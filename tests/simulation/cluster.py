@@ -25,7 +25,8 @@ from simulation.conditions import Habits, Range, Timing, Weather
 from simulation.network import Link, Network
 from simulation.store import LeasedStore, Store
 from simulation.workers import Process, Workers
-from softrun.agent.core.engine import Engine, EngineConfig
+from softrun.agent.core.engine import Engine
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Round

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simulation.cluster import Cluster, Node
-from softrun.agent.core.engine import EngineConfig
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Beat, JobSettings, Phase

@@ -9,7 +9,7 @@ import pytest
 from simulation.checkers import Checker, all_checkers, sealed_anew
 from simulation.cluster import Cluster, Node
 from simulation.conditions import Habits, Timing
-from softrun.agent.core.engine import EngineConfig
+from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Outcome
 from softrun.agent.protocol.model import JobSettings, Phase, Round

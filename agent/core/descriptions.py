@@ -1,0 +1,30 @@
+"""What the engine's notes and results say, where it takes more than a few words."""
+
+from __future__ import annotations
+
+from softrun.agent.protocol.model import JobSettings, Round
+
+
+def describe_round(round_: Round) -> str:
+    workers = sum(len(m.workers) for m in round_.members)
+    lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
+    return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
+
+
+def describe_exit(exitcode: int) -> str:
+    return f"was ended by signal {-exitcode}" if exitcode < 0 else f"exited with code {exitcode}"
+
+
+def describe_other_job(theirs: JobSettings, ours: JobSettings) -> str:
+    """Why an agent that was started with `ours` cannot take part in the job that runs with `theirs`."""
+    return (
+        f"the job of this --rdzv_id runs with {_flags(theirs)}, this agent was started with {_flags(ours)}: "
+        "use the same flags, or another --rdzv_id"
+    )
+
+
+def _flags(settings: JobSettings) -> str:
+    return (
+        f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
+        f"--worker_failure {settings.worker_failure}{' --rdzv_backend static' if settings.named_store else ''}"
+    )
