@@ -40,9 +40,9 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome, Result
 from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
-from softrun.agent.rendezvous import ranks, rounds
+from softrun.agent.rendezvous import ranks, transitions
+from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.election import Election
-from softrun.agent.rendezvous.rounds import LeaderTimeouts
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import WorkerStatus, WorldChangeEvent
 
@@ -731,7 +731,7 @@ class Engine:
         if leader is not None and leader.node != self._config.node and not self._placed():
             self._warm_up()
         if self.record is None and self._store_empty and self._lease.sure(self._now):
-            self._effects += self._election.propose(rounds.found(self._me(), self._config.job))
+            self._effects += self._election.propose(transitions.found(self._me(), self._config.job))
         due = self._stage_deadline()
         if due is not None and self._now >= due:
             job = self._config.job

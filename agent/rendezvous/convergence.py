@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from softrun.agent.protocol.model import Phase, Round
 from softrun.agent.rendezvous import ranks
-from softrun.agent.rendezvous.rounds import Decision, close
+from softrun.agent.rendezvous.decisions import Decision
+from softrun.agent.rendezvous.transitions import close
 from softrun.runtime.events import headline
 
 MOST_STEPLESS = 50

@@ -16,10 +16,11 @@ from dataclasses import replace
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Report, Round
-from softrun.agent.rendezvous import rounds
+from softrun.agent.rendezvous import member_status, transitions
+from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import LeaderTimeouts, MemberStatus
+from softrun.agent.rendezvous.member_status import MemberStatus
 
 
 class Election:
@@ -125,7 +126,7 @@ class Election:
                     return member
                 case MemberStatus.STAYS:
                     report = self._report_of(member, own)
-                    if report is not None and rounds.goes_on(record, report):
+                    if report is not None and member_status.goes_on(record, report):
                         return member
                     leaving = leaving or member
                 case MemberStatus.DONE if finished is None and not self._liveness.dead(member.node, self._now):
@@ -136,7 +137,7 @@ class Election:
 
     def _fate(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
-        return rounds.status_of(member, self._report_of(member, own), dead)
+        return member_status.status_of(member, self._report_of(member, own), dead)
 
     def _report_of(self, member: Member, own: Report) -> Report | None:
         return own if member.node == self._node else self.leadership.reports.get(member.node)
@@ -215,11 +216,11 @@ class Election:
         statuses = {m.node: self._fate(m, own) for m in record.members}
         if record.finishing or MemberStatus.DONE in statuses.values():
             # "Finished work is never run again": what others have begun to finish is over when they are gone.
-            return self.propose(rounds.close(record, ""))
+            return self.propose(transitions.close(record, ""))
         silent = sorted(
             node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
         )
-        return self.propose(rounds.take_over(record, own.member, tuple(silent)))
+        return self.propose(transitions.take_over(record, own.member, tuple(silent)))
 
     def _abandoned(self, record: Round, own: Report) -> bool:
         """Is it certain that nobody who is in the record can lead?

@@ -1,4 +1,4 @@
-"""What an agent does while it leads: it gathers the reports, asks `rounds.decide`, and proposes.
+"""What an agent does while it leads: it gathers the reports, asks `decisions.decide`, and proposes.
 
 An agent that does not lead keeps the reports that reach it, for the day it does.
 """
@@ -10,10 +10,10 @@ from dataclasses import replace
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
-from softrun.agent.rendezvous import ranks, rounds
+from softrun.agent.rendezvous import decision_cache, decisions, ranks, transitions
 from softrun.agent.rendezvous.convergence import Convergence
+from softrun.agent.rendezvous.decisions import Decision, LeaderTimeouts, LeaderTimers
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import Decision, LeaderTimeouts, LeaderTimers
 
 
 class Leader:
@@ -64,7 +64,7 @@ class Leader:
         known = node not in self._returned
         self._returned.discard(node)
         self._out_of_touch.discard(node)
-        if not (known and rounds.stands(self._decision, before, report, len(self.reports), self._missed)):
+        if not (known and decision_cache.stands(self._decision, before, report, len(self.reports), self._missed)):
             self._news = True
         return fresh
 
@@ -146,7 +146,7 @@ class Leader:
             m.node for m in round_.members
         }
         dead.discard(self._node)
-        decision = rounds.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
+        decision = decisions.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
         self.again_at = decision.again_at
@@ -173,7 +173,7 @@ class Leader:
         """Whoever seals a world hosts its store, so it is in it. Those who go on without this node seal theirs."""
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
-        meeting = rounds.fall_short(round_, list(proposal.members), proposal.lost)
+        meeting = transitions.fall_short(round_, list(proposal.members), proposal.lost)
         return replace(meeting, stepless=proposal.stepless)  # else such worlds would be counted by nobody
 
     def proposed(self, round_: Round) -> bool:

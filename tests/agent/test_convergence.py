@@ -8,7 +8,7 @@ import pytest
 from values import STORE, member, sealed
 
 from softrun.agent.protocol.model import Member, Phase, Round
-from softrun.agent.rendezvous import rounds
+from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.convergence import (
     FAULT_S,
     GROWTH_S,
@@ -20,7 +20,7 @@ from softrun.agent.rendezvous.convergence import (
     STOOD_S,
     Convergence,
 )
-from softrun.agent.rendezvous.rounds import Decision
+from softrun.agent.rendezvous.decisions import Decision
 from softrun.runtime.events import WorkerFault
 
 A, B, C = (member(name) for name in "abc")
@@ -31,7 +31,7 @@ def world(stepless: int) -> Round:
 
 
 def next_of(round_: Round, *members: Member, fault: WorkerFault | None = None) -> Decision:
-    return Decision("because", rounds.seal(round_, list(members), STORE, (), fault))
+    return Decision("because", transitions.seal(round_, list(members), STORE, (), fault))
 
 
 def stepless(decision: Decision) -> int:
@@ -87,7 +87,7 @@ def test_so_does_a_world_that_has_stood_for_long() -> None:
 
 
 def test_what_changes_the_record_and_not_the_world_changes_no_count() -> None:
-    decision = Convergence().pace(world(7), Decision("a node has finished", rounds.admit_nobody(world(7))), 0.0)
+    decision = Convergence().pace(world(7), Decision("a node has finished", transitions.admit_nobody(world(7))), 0.0)
     assert stepless(decision) == 7
 
 

@@ -9,8 +9,8 @@ from values import member, ready, sealed
 
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import NodeIntent, Report
+from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.election import Election
-from softrun.agent.rendezvous.rounds import LeaderTimeouts
 
 A, B, C = (member(name) for name in "abc")
 WORLD = sealed(A, B, C)

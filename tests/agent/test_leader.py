@@ -8,10 +8,10 @@ from values import STORE, member, ready, sealed
 
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import BarrierAnswer, Phase
-from softrun.agent.rendezvous import rounds
+from softrun.agent.rendezvous import transitions
+from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import LeaderTimeouts
 
 TOLERANCE_S = 5.0
 A, B, C = (member(name) for name in "abc")
@@ -62,7 +62,7 @@ def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> Non
     leadership.hear(ready(B))
     (proposal,) = _proposals(leadership.lead(sealed(A), 0.0))
     assert (proposal.round.phase, [m.node for m in proposal.round.members]) == (Phase.OPEN, ["b"])
-    after = replace(rounds.seal(sealed(A), [B], STORE, ()), stepless=3)
+    after = replace(transitions.seal(sealed(A), [B], STORE, ()), stepless=3)
     assert leadership._by_a_member(sealed(A), after).stepless == 3
 
 

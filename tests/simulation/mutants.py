@@ -17,12 +17,12 @@ from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import Address, BarrierAnswer, Member, NodeIntent, Phase, Report, Round
-from softrun.agent.rendezvous import ranks, rounds
+from softrun.agent.rendezvous import decisions, member_status, ranks, transitions
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.election import Election
 from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
-from softrun.agent.rendezvous.rounds import MemberStatus
+from softrun.agent.rendezvous.member_status import MemberStatus
 
 Patch = tuple[object, str, Any]
 
@@ -50,19 +50,19 @@ class Mutant:
 
 
 def seals_with_unheard_members() -> list[Patch]:
-    right = rounds.status_of
+    right = member_status.status_of
 
     def wrong(member: Member, report: Report | None, dead: bool) -> MemberStatus:
         status_of = right(member, report, dead)
         return MemberStatus.STAYS if status_of is MemberStatus.UNHEARD else status_of
 
-    decide = rounds.decide
+    decide = decisions.decide
 
-    def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> rounds.Decision:
+    def decide_wrong(round_: Round, reports: dict[str, Report], *rest: Any, **named: Any) -> decisions.Decision:
         invented = {m.node: Report(m, NodeIntent.READY) for m in round_.members if m.node not in reports}
         return decide(round_, {**reports, **invented}, *rest, **named)
 
-    return [(rounds, "status_of", wrong), (rounds, "decide", decide_wrong)]
+    return [(member_status, "status_of", wrong), (decisions, "decide", decide_wrong)]
 
 
 def never_notices_silence() -> list[Patch]:
@@ -86,29 +86,29 @@ def heeds_places_before_survival() -> list[Patch]:
 
 
 def ignores_max_nodes() -> list[Patch]:
-    decide = rounds.decide
+    decide = decisions.decide
 
-    def wrong(round_: Round, *rest: Any, **named: Any) -> rounds.Decision:
+    def wrong(round_: Round, *rest: Any, **named: Any) -> decisions.Decision:
         settings = replace(round_.settings, max_nodes=99)
         decision = decide(replace(round_, settings=settings), *rest, **named)
         if decision.proposal is None:
             return decision
         return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
 
-    return [(rounds, "decide", wrong)]
+    return [(decisions, "decide", wrong)]
 
 
 def counts_the_minimum_wrongly() -> list[Patch]:
-    decide = rounds.decide
+    decide = decisions.decide
 
-    def wrong(round_: Round, *rest: Any, **named: Any) -> rounds.Decision:
+    def wrong(round_: Round, *rest: Any, **named: Any) -> decisions.Decision:
         settings = replace(round_.settings, min_nodes=max(1, round_.settings.min_nodes - 1))
         decision = decide(replace(round_, settings=settings), *rest, **named)
         if decision.proposal is None:
             return decision
         return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
 
-    return [(rounds, "decide", wrong)]
+    return [(decisions, "decide", wrong)]
 
 
 def charges_failures_that_a_loss_explains() -> list[Patch]:
@@ -129,27 +129,29 @@ def works_without_pause() -> list[Patch]:
 
 
 def admits_newcomers_after_a_finish() -> list[Patch]:
-    decide = rounds.decide
+    decide = decisions.decide
 
-    def wrong(round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any) -> rounds.Decision:
+    def wrong(
+        round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any
+    ) -> decisions.Decision:
         decision = decide(round_, reports, dead, store, *rest)
         placed = {m.node for m in round_.members}
         more = [r.member for r in reports.values() if r.intent is NodeIntent.READY and r.member.node not in placed]
         room = round_.settings.max_nodes - len(round_.members)
         if decision.proposal is not None or not round_.finishing or round_.phase is not Phase.SEALED or not more[:room]:
             return decision
-        return rounds.Decision("one more", rounds.seal(round_, [*round_.members, *more[:room]], store, ()))
+        return decisions.Decision("one more", transitions.seal(round_, [*round_.members, *more[:room]], store, ()))
 
-    return [(rounds, "decide", wrong)]
+    return [(decisions, "decide", wrong)]
 
 
 def gives_a_new_world_the_old_number() -> list[Patch]:
-    right = rounds.seal
+    right = transitions.seal
 
     def wrong(round_: Round, *rest: Any) -> Round:
         return replace(right(round_, *rest), number=max(1, round_.number))
 
-    return [(rounds, "seal", wrong)]
+    return [(transitions, "seal", wrong)]
 
 
 def uses_a_worker_store_again() -> list[Patch]:
@@ -165,7 +167,7 @@ def uses_a_worker_store_again() -> list[Patch]:
 
 def lends_a_store_to_a_world_that_it_is_not_in() -> list[Patch]:
     return [
-        (rounds, "goes_on", lambda *_: True),
+        (member_status, "goes_on", lambda *_: True),
         (Leader, "_by_a_member", lambda _self, _round, proposal: proposal),
     ]
 
@@ -203,24 +205,24 @@ def starts_finished_workers_again() -> list[Patch]:
 
 
 def seals_the_same_world_again() -> list[Patch]:
-    decide = rounds.decide
+    decide = decisions.decide
 
     def wrong(
         round_: Round,
         reports: dict[str, Report],
         dead: set[str],
         store: Address,
-        timeouts: rounds.LeaderTimeouts,
-        timers: rounds.LeaderTimers,
+        timeouts: decisions.LeaderTimeouts,
+        timers: decisions.LeaderTimers,
         now: float,
-    ) -> rounds.Decision:
+    ) -> decisions.Decision:
         decision = decide(round_, reports, dead, store, timeouts, timers, now)
         if decision.proposal is None and decision.reason == "nothing to do" and round_.phase is Phase.SEALED:
-            again = rounds.seal(round_, list(round_.members), store, ())
-            return rounds.Decision("once more", again)
+            again = transitions.seal(round_, list(round_.members), store, ())
+            return decisions.Decision("once more", again)
         return decision
 
-    return [(rounds, "decide", wrong)]
+    return [(decisions, "decide", wrong)]
 
 
 def asks_for_a_tick_at_once() -> list[Patch]:
@@ -276,16 +278,16 @@ def holds_workers_a_step_too_late() -> list[Patch]:
 
 
 def agrees_on_the_least_step() -> list[Patch]:
-    right = rounds._between_steps
+    right = decisions._between_steps
 
-    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> rounds.Decision:
+    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> decisions.Decision:
         decision = right(round_, reports, *rest)
         if decision.proposal is None or not decision.proposal.leave_after:
             return decision
         least = min(hold.first for m in round_.members if (hold := reports[m.node].barrier_answer) is not None)
         return replace(decision, proposal=replace(decision.proposal, leave_after=least))
 
-    return [(rounds, "_between_steps", wrong)]
+    return [(decisions, "_between_steps", wrong)]
 
 
 def never_waits_for_worlds_to_converge() -> list[Patch]:
@@ -294,8 +296,8 @@ def never_waits_for_worlds_to_converge() -> list[Patch]:
 
 def begins_what_is_done_again() -> list[Patch]:
     return [
-        (rounds, "_survivors", lambda round_, reports, stay: stay),
-        (rounds, "_too_late", lambda round_, reports, stay: False),
+        (decisions, "_survivors", lambda round_, reports, stay: stay),
+        (decisions, "_too_late", lambda round_, reports, stay: False),
         (Engine, "_is_ending", lambda self: False),
     ]
 
@@ -304,8 +306,8 @@ def misses_nobody_who_never_asked() -> list[Patch]:
     def wrong(round_: Round, reports: dict[str, Report]) -> bool:
         return right(round_, {node: replace(report, never_came=0) for node, report in reports.items()})
 
-    right = rounds._broken
-    return [(rounds, "_broken", wrong)]
+    right = decisions._broken
+    return [(decisions, "_broken", wrong)]
 
 
 MUTANTS = (

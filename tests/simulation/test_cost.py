@@ -15,8 +15,8 @@ from simulation.cluster import Node
 from simulation.crowd import Cost, Crowd
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.rendezvous import rounds
-from softrun.agent.rendezvous.rounds import Decision
+from softrun.agent.rendezvous import decision_cache, decisions
+from softrun.agent.rendezvous.decisions import Decision
 
 FEW, MANY = 100, 300
 
@@ -59,13 +59,13 @@ def test_a_change_costs_one_write_however_many_there_are(what: str, lease_s: flo
 @pytest.mark.parametrize("nodes", [FEW, MANY])
 def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = []
-    decide = rounds.decide
+    decide = decisions.decide
 
     def counting(*args: object) -> Decision:
         decided.append(args)
         return decide(*args)  # type: ignore[arg-type]  # just as they come
 
-    monkeypatch.setattr(rounds, "decide", counting)
+    monkeypatch.setattr(decisions, "decide", counting)
     crowd = Crowd(nodes)
     crowd.start()
     crowd.settle()
@@ -80,7 +80,7 @@ def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatc
 def test_a_decision_that_stands_is_the_one_that_would_be_made(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that decides anew after each report does the same."""
     sparing = deeds(seed)
-    monkeypatch.setattr(rounds, "stands", lambda *_: False)
+    monkeypatch.setattr(decision_cache, "stands", lambda *_: False)
     assert deeds(seed) == sparing
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from values import JOB, STORE, member, opened, ready, sealed
 
 from softrun.agent.protocol.model import BarrierAnswer, NodeIntent, Phase, Report, Round, Worker
-from softrun.agent.rendezvous import rounds
-from softrun.agent.rendezvous.rounds import Decision, LeaderTimeouts, LeaderTimers, MemberStatus
+from softrun.agent.rendezvous import decision_cache, decisions, member_status, transitions
+from softrun.agent.rendezvous.decisions import Decision, LeaderTimeouts, LeaderTimers
+from softrun.agent.rendezvous.member_status import MemberStatus
 from softrun.runtime.events import WorkerFault
 
 TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5)
@@ -22,7 +23,7 @@ def decide(
     round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: LeaderTimers | None = None
 ) -> Decision:
     heard = {report.member.node: report for report in reports}
-    return rounds.decide(round_, heard, set(dead.split()), STORE, TIMEOUTS, since or LeaderTimers(), now)
+    return decisions.decide(round_, heard, set(dead.split()), STORE, TIMEOUTS, since or LeaderTimers(), now)
 
 
 def members(decision: Decision) -> list[str]:
@@ -43,10 +44,10 @@ def test_nothing_is_decided_before_every_member_was_heard_or_is_dead() -> None:
 
 
 def test_a_closed_job_stays_closed() -> None:
-    closed = rounds.close(sealed(A), "")
+    closed = transitions.close(sealed(A), "")
     assert decide(closed, ready(A), ready(B)).proposal is None
     with pytest.raises(AssertionError, match="closed job"):
-        rounds.seal(closed, [A], STORE, ())
+        transitions.seal(closed, [A], STORE, ())
 
 
 # --- smaller worlds, at once
@@ -74,7 +75,7 @@ def test_who_has_become_another_incarnation_comes_last() -> None:
 
 
 def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
-    assert rounds.status_of(member("a", incarnation=2), None, dead=False) is MemberStatus.UNHEARD
+    assert member_status.status_of(member("a", incarnation=2), None, dead=False) is MemberStatus.UNHEARD
 
 
 def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
@@ -311,7 +312,9 @@ def test_whatever_was_heard_the_next_record_is_sound(
     make = opened if is_open else sealed
     round_ = make(*(member(name) for name in placed), number=1, job=job)
     heard = {report.member.node: report for report in reports}
-    decision = rounds.decide(round_, heard, dead, STORE, TIMEOUTS, LeaderTimers(enough_since=-1, broken_since=-1), 9.0)
+    decision = decisions.decide(
+        round_, heard, dead, STORE, TIMEOUTS, LeaderTimers(enough_since=-1, broken_since=-1), 9.0
+    )
     after = decision.proposal
     if after is None:
         return
@@ -335,7 +338,7 @@ def held(version: int, first: int, last: int) -> dict[str, object]:
 def in_step(round_: Round, *reports: Report, since: LeaderTimers | None = None, now: float = 9.0) -> Decision:
     heard = {report.member.node: report for report in reports}
     waited = since or LeaderTimers(enough_since=0.0)
-    return rounds.decide(round_, heard, set(), STORE, PAUSING, waited, now)
+    return decisions.decide(round_, heard, set(), STORE, PAUSING, waited, now)
 
 
 def test_a_world_that_grows_waits_for_the_step_that_all_can_reach() -> None:
@@ -357,7 +360,7 @@ def test_they_go_on_while_all_are_told() -> None:
             ready(A, barrier_answer=BarrierAnswer((2, 0), 7, 8, all=True, step_s=step_s)),
             ready(B, barrier_answer=BarrierAnswer((2, 0), 8, 9, all=True, step_s=step_s / 2)),
         ]
-        agreed = rounds.decide(
+        agreed = decisions.decide(
             sealed(A, B),
             {report.member.node: report for report in (*answers, ready(C))},
             set(),
@@ -398,7 +401,7 @@ def test_one_that_has_yet_to_count_is_waited_for() -> None:
 
 def test_a_loss_is_not_waited_for() -> None:
     heard = {"a": ready(A), "c": ready(C)}
-    decision = rounds.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, LeaderTimers(), 0.0)
+    decision = decisions.decide(sealed(A, B, C), heard, {"b"}, STORE, PAUSING, LeaderTimers(), 0.0)
     assert members(decision) == ["a", "c"]
     assert not decision.asks_barrier
 
@@ -433,32 +436,34 @@ def test_who_leaves_is_no_newcomer() -> None:
 def test_newcomers_below_the_minimum_or_during_the_last_call_change_nothing(minimum: int, matters: int) -> None:
     decision = decide(opened(A, job=replace(JOB, min_nodes=minimum)), ready(A))
     assert decision.crowd == matters
-    assert rounds.stands(decision, None, ready(B), heard=matters - 1, missed=False)
-    assert not rounds.stands(decision, None, ready(B), heard=matters, missed=False)
-    assert not rounds.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
+    assert decision_cache.stands(decision, None, ready(B), heard=matters - 1, missed=False)
+    assert not decision_cache.stands(decision, None, ready(B), heard=matters, missed=False)
+    assert not decision_cache.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
 
 
 def test_until_the_last_was_heard_only_a_failure_counts() -> None:
     decision = decide(sealed(A, B, C), ready(A))
     assert decision.unheard == "c"
-    assert rounds.stands(decision, None, ready(B), heard=2, missed=False)
-    assert not rounds.stands(decision, None, ready(C), heard=2, missed=False)
-    assert not rounds.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
+    assert decision_cache.stands(decision, None, ready(B), heard=2, missed=False)
+    assert not decision_cache.stands(decision, None, ready(C), heard=2, missed=False)
+    assert not decision_cache.stands(decision, None, Report(B, NodeIntent.FAILED), heard=2, missed=False)
 
 
 def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed() -> None:
     decision = decide(sealed(A, B), ready(A), ready(B))
     before, again = ready(B, sequence=1), ready(B, sequence=2, since=1)
-    assert rounds.stands(decision, before, again, heard=2, missed=False)
-    assert not rounds.stands(decision, before, again, heard=2, missed=True)
-    assert not rounds.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
+    assert decision_cache.stands(decision, before, again, heard=2, missed=False)
+    assert not decision_cache.stands(decision, before, again, heard=2, missed=True)
+    assert not decision_cache.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
 
 
 def test_while_one_works_that_others_finish_changes_nothing() -> None:
     decision = decide(sealed(A, B, C, finishing=True), ready(A), ready(B), ready(C))
     assert decision.unfinished == "c"
-    assert rounds.stands(decision, ready(B), Report(B, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
-    assert not rounds.stands(decision, ready(C), Report(C, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
+    assert decision_cache.stands(decision, ready(B), Report(B, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
+    assert not decision_cache.stands(
+        decision, ready(C), Report(C, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False
+    )
 
 
 # --- faults that come together, and the end of the work

@@ -1,0 +1,52 @@
+"""Whether a leader's last decision still stands when another report has come.
+
+A decision looks at all N nodes, and N nodes report when a world begins or ends: without this a leader of 10,000 nodes
+would look at 10,000 nodes 10,000 times. A decision says which reports cannot change it (`Decision`):
+
+    the report is                       and the decision                        it stands
+    of a node that has FAILED           is any                                  no
+    of another node                     waits to hear of one (`unheard`)        yes
+    any, once a world was missed        is any other                            no
+    the first of a newcomer, and plain  waits for more nodes (`crowd`)          while fewer than that are heard
+    the first of any other node         is any other                            no
+    new in `since`, or what leaders say is any other                            yes
+    new in its barrier's answer         waits for another's (`unanswered`)      yes
+    of a node that has FINISHED         waits for another to (`unfinished`)     yes
+    new in anything else                is any other                            no
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softrun.agent.protocol.model import NodeIntent, Report
+from softrun.agent.rendezvous.decisions import Decision
+
+
+def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
+    """Would the leader decide just so once more, now that `report` has come in the place of `before`?
+
+    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world. True only where it is certain.
+    """
+    if report.intent is NodeIntent.FAILED:
+        return False
+    if decision.unheard and decision.unheard != report.member.node:
+        return True
+    if missed:
+        return False
+    if before is None:
+        plain = Report(report.member, NodeIntent.READY, sequence=report.sequence)
+        return report == plain and heard < decision.crowd
+    others_owe = decision.unanswered not in ("", report.member.node)
+    same = replace(
+        before,
+        sequence=report.sequence,
+        since=report.since,
+        barrier_answer=report.barrier_answer if others_owe else before.barrier_answer,
+        barrier_request=report.barrier_request,  # what leaders say
+        release_version=report.release_version,
+        expels_leavers=report.expels_leavers,
+    )
+    if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:
+        same = replace(same, intent=report.intent, done=report.done, through=report.through)
+    return report == same

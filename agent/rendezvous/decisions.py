@@ -1,0 +1,433 @@
+"""What a leader decides: which transition of the record it proposes next, if any.
+
+Who proposes: the **leader**, the first member of the record that lives, has not withdrawn and can be in the next world,
+too (`softrun.agent.rendezvous.election`). Members say what they want to their leader alone, over a link (`Report`), so
+joining N nodes costs O(N) messages and the store sees one write for a change, however many nodes it concerns. A leader
+that is dead, or leaves, is followed by the next member; the others find that out by the same rule and report to it. Two
+that both believe to lead are harmless: the store takes one of their rounds.
+
+`decide` is a pure function of what the leader has heard, so it may be asked as often as one likes. It goes through its
+phases in order, and the first that has an answer decides: the order is the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.rendezvous import member_status, ranks, transitions
+from softrun.agent.rendezvous.member_status import MemberStatus
+from softrun.runtime.events import WorkerFault, joined
+
+MOST_APART = 10  # steps; ranks that are further apart do not count alike, and no step is the same for all
+
+
+@dataclass(frozen=True)
+class LeaderTimeouts:
+    """How long a leader waits, in seconds."""
+
+    last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
+    broken_s: float  # for the loss that explains a broken world, before the same members form a new one
+    barrier_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
+    telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
+    converges: bool = False  # workers show whether they work: worlds in which nobody did are counted
+
+
+@dataclass
+class LeaderTimers:
+    """Since when a leader has been waiting, by its own clock; kept from one decision to the next."""
+
+    enough_since: float | None = None
+    broken_since: float | None = None
+    fault_since: float | None = None
+    barrier_since: float | None = None
+    attempts: int = 0  # how often a barrier has come to nothing
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
+
+    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: those that leave are to go without.
+
+    A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last four say which reports
+    cannot change it (`softrun.agent.rendezvous.decision_cache`).
+    """
+
+    reason: str
+    proposal: Round | None = None
+    again_at: float | None = None
+    asks_barrier: bool = False
+    expels_leavers: bool = False
+    crowd: int = 0  # while fewer nodes have been heard than that, newcomers change nothing
+    unheard: str = ""  # until this node was heard, or is dead, only the end of the job would change anything
+    unanswered: str = ""  # until this node says which step it can reach, it changes nothing what others say of that
+    unfinished: str = ""  # until this node has finished, it changes nothing that others do
+
+
+def decide(
+    round_: Round,
+    reports: dict[str, Report],
+    dead: set[str],
+    store: Address,
+    timeouts: LeaderTimeouts,
+    timers: LeaderTimers,
+    now: float,
+) -> Decision:
+    """Return what the leader of `round_` should propose.
+
+    `reports` holds the newest report of every node that this leader has heard since it began to lead, itself included,
+    in the order in which they came; `store` is the worker store that it would lend the next world. Nothing is sealed
+    before every member was heard or is dead: a leader that has just begun cannot know who died before.
+    """
+    if round_.phase is Phase.CLOSED:
+        return Decision("the job is over")
+    case = _Case(round_, reports, dead, store, timeouts, timers, now)
+    return next(decision for phase in _PHASES if (decision := phase(case)) is not None)
+
+
+@dataclass(eq=False)
+class _Case:
+    """What a decision is made from, and what follows from it; `softrun.agent.rendezvous.decisions.decide` says more."""
+
+    round: Round
+    reports: dict[str, Report]
+    dead: set[str]
+    store: Address
+    timeouts: LeaderTimeouts
+    timers: LeaderTimers
+    now: float
+
+    @cached_property
+    def statuses(self) -> dict[str, MemberStatus]:
+        return {
+            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead)
+            for m in self.round.members
+        }
+
+    @cached_property
+    def lost(self) -> tuple[str, ...]:
+        return tuple(sorted(node for node, what in self.statuses.items() if what is MemberStatus.LOST))
+
+    @cached_property
+    def living(self) -> list[Member]:
+        """The members that have a place in the next world, those that want to leave included."""
+        return _living(self.round, self.reports, self.statuses)
+
+    @cached_property
+    def anyone_done(self) -> bool:
+        # One that was taken for dead while it finished is believed too: the work is done, whoever is in the world.
+        return any(report.intent is NodeIntent.FINISHED for report in self.reports.values())
+
+    @cached_property
+    def newcomers(self) -> list[Member]:
+        return [] if self.round.finishing else _newcomers(self.round, self.reports, self.dead)
+
+    @cached_property
+    def leaving(self) -> list[str]:
+        return [m.node for m in self.living if self.reports[m.node].leaving]
+
+    @cached_property
+    def stay(self) -> list[Member]:
+        return [m for m in self.living if m.node not in self.leaving]
+
+    @cached_property
+    def world(self) -> list[Member]:
+        """The next one, as it would be now."""
+        room = self.round.settings.max_nodes - len(self.stay)
+        return [*self.stay, *self.newcomers[: max(room, 0)]]
+
+    @property
+    def least(self) -> int:
+        return 1 if self.round.finishing else self.round.settings.min_nodes
+
+    @property
+    def enough(self) -> bool:
+        return len(self.world) >= self.least
+
+    @property
+    def full(self) -> bool:
+        return len(self.world) >= self.round.settings.max_nodes
+
+    @cached_property
+    def fault(self) -> WorkerFault | None:
+        return _fault(self.round, self.reports)
+
+    def seal(self, fault: WorkerFault | None = None) -> Round:
+        return transitions.seal(self.round, self.world, self.store, self.lost, fault)
+
+    def fall_short(self) -> Round:
+        return transitions.fall_short(self.round, self.stay, self.lost)
+
+
+# --- the phases
+
+
+def _a_node_failed(case: _Case) -> Decision | None:
+    for node in sorted(case.reports):
+        if case.reports[node].intent is NodeIntent.FAILED:
+            return Decision(f"{node} failed", transitions.close(case.round, case.reports[node].reason))
+    return None
+
+
+def _somebody_is_unheard(case: _Case) -> Decision | None:
+    unheard = [m.node for m in case.round.members if case.statuses[m.node] is MemberStatus.UNHEARD]
+    return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1]) if unheard else None
+
+
+def _the_work_is_done(case: _Case) -> Decision | None:
+    round_, reports = case.round, case.reports
+    anyone_through = case.anyone_done or round_.finishing or any(report.through for report in reports.values())
+    may_return = any(report.stuck and report.intent is NodeIntent.READY for report in reports.values())
+    over = bool(round_.number) and anyone_through and not _survivors(round_, reports, case.living)
+    over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, case.living))
+    if over and not may_return:
+        return Decision("everybody has finished", transitions.close(round_, ""))
+    if case.anyone_done and not round_.finishing:
+        return Decision("a node has finished", transitions.admit_nobody(round_))
+    if over:  # nobody begins from the beginning meanwhile
+        return Decision("everybody has finished but a worker that may come back")
+    return None
+
+
+def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
+    """Not enough would be left to wait for, or there is no world whose step they could end."""
+    few = len(case.living) + len(case.newcomers) - len(case.leaving) < case.least
+    if case.leaving and (case.round.phase is Phase.OPEN or case.round.finishing or few):
+        return Decision(f"{', '.join(case.leaving)} cannot be waited for", expels_leavers=True)
+    return None
+
+
+def _there_is_no_world(case: _Case) -> Decision | None:
+    """An OPEN round: are there enough for one?"""
+    round_, world = case.round, case.world
+    if not case.enough:
+        case.timers.enough_since = None
+    if round_.phase is not Phase.OPEN:
+        return None
+    if not case.enough:
+        reason = f"{len(world)} of at least {round_.settings.min_nodes} nodes are here"
+        if case.lost and case.stay:
+            # Those that live after all, behind another that believes to lead, learn from this to come back.
+            return Decision(reason, case.fall_short())
+        return Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes)
+    if round_.number or case.full or round_.finishing:
+        return Decision(f"{len(world)} nodes are enough", case.seal())
+    return _after_last_call(case)
+
+
+def _somebody_is_gone(case: _Case) -> Decision | None:
+    if not (case.lost or _shrunk(case.round, case.reports, case.statuses)):
+        return None
+    if case.enough:
+        return Decision(_who_is_missing(case.stay, case.statuses), case.seal(_anywhere(case.fault)))
+    if case.stay:
+        return Decision("too few nodes are left", case.fall_short())
+    return Decision("nobody is left in this world")
+
+
+def _a_worker_has_a_fault(case: _Case) -> Decision | None:
+    if case.fault is None or not case.enough:
+        return None
+    alone = len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay)
+    if case.timers.fault_since is None:
+        case.timers.fault_since = case.now
+    due = case.timers.fault_since + case.fault.last_call_wait
+    if case.now < due:
+        return Decision("a worker has a fault; last call for those of others", again_at=due)
+    return Decision("a worker has a fault", case.seal(case.fault if alone else _anywhere(case.fault)))
+
+
+def _the_world_is_broken(case: _Case) -> Decision | None:
+    timers = case.timers
+    if not (_broken(case.round, case.reports) and case.enough):
+        timers.broken_since = None
+        return None
+    if timers.broken_since is None:
+        timers.broken_since = case.now
+    due = timers.broken_since + case.timeouts.broken_s
+    if case.now >= due:
+        return Decision("the world is broken, though nobody is lost", case.seal())
+    return Decision("the world is broken; waiting for the loss that explains it", again_at=due)
+
+
+def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
+    """Nobody was lost, so nobody need be interrupted."""
+    if case.leaving:
+        decision = Decision(f"{', '.join(case.leaving)} leaves", case.seal())
+    elif len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay):
+        return None
+    elif case.full:
+        decision = Decision("newcomers fill the world", case.seal())
+    else:
+        decision = _after_last_call(case)
+    return _between_steps(case.round, case.reports, decision, case.timeouts, case.timers, case.now)
+
+
+def _all_is_well(case: _Case) -> Decision:
+    case.timers.enough_since = None
+    waits = case.stay and case.round.finishing
+    return Decision("nothing to do", unfinished=case.stay[-1].node if waits else "")
+
+
+_PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
+    _a_node_failed,
+    _somebody_is_unheard,
+    _the_work_is_done,
+    _leavers_cannot_be_waited_for,
+    _there_is_no_world,
+    _somebody_is_gone,
+    _a_worker_has_a_fault,
+    _the_world_is_broken,
+    _somebody_leaves_or_comes,
+    _all_is_well,
+)
+
+
+# --- what they ask
+
+
+def _between_steps(
+    round_: Round,
+    reports: dict[str, Report],
+    decision: Decision,
+    timeouts: LeaderTimeouts,
+    timers: LeaderTimers,
+    now: float,
+) -> Decision:
+    """Before the world is sealed, agree where to leave the last one."""
+    if decision.proposal is None or not timeouts.barrier_s:
+        return decision
+    answered = {m.node: reports[m.node].barrier_answer for m in round_.members}
+    request = (round_.version, timers.attempts)
+    answers = [answer for answer in answered.values() if answer is not None and answer.request == request]
+    last = max((answer.last for answer in answers), default=0)
+    if len(answers) == len(answered) and (not last or all(answer.all for answer in answers)):
+        alike = last - min((answer.first for answer in answers if answer.first), default=0) <= MOST_APART
+        step_s = max(answer.step_s for answer in answers)
+        leave_after = last + int(timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
+        return replace(decision, proposal=replace(decision.proposal, leave_after=leave_after), asks_barrier=True)
+    if timers.barrier_since is None:
+        timers.barrier_since = now
+    due = timers.barrier_since + timeouts.barrier_s
+    if now >= due:
+        return decision
+    silent = [node for node, answer in answered.items() if answer is None or answer.request != request]
+    waited_for = silent or [node for node, answer in answered.items() if answer is not None and not answer.all]
+    return Decision(
+        f"{decision.reason}; agreeing on a step", again_at=due, asks_barrier=True, unanswered=waited_for[-1]
+    )
+
+
+def _after_last_call(case: _Case) -> Decision:
+    if case.timers.enough_since is None:
+        case.timers.enough_since = case.now
+    due = case.timers.enough_since + case.timeouts.last_call_s
+    if case.now >= due:
+        return Decision(
+            f"{len(case.world)} nodes after the last call",
+            transitions.seal(case.round, case.world, case.store, ()),
+        )
+    return Decision(f"{len(case.world)} nodes, last call", again_at=due, crowd=case.round.settings.max_nodes)
+
+
+def _living(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> list[Member]:
+    merged = [
+        ranks.merge(m, reports[m.node].member, reports[m.node].done)
+        for m in round_.members
+        if statuses[m.node] is MemberStatus.STAYS
+    ]
+    return [m for m in merged if m.workers]
+
+
+def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) -> list[Member]:
+    """Those with a worker that has what was done, since it was there.
+
+    Where nobody has shown that the workers work together, that is whoever is in this world.
+    """
+    if worked := max((report.through for report in reports.values()), default=0):
+        return [m for m in stay if 0 < reports[m.node].since <= worked]
+    placed = {m.life: m.workers for m in round_.members}
+    return [m for m in stay if any(worker in placed[m.life] for worker in m.workers)]
+
+
+def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
+    """Those whose workers can begin: a node that came while others worked names none before they are ready."""
+    placed = {m.life for m in round_.members}
+    newcomers = [
+        ranks.merge(report.member, report.member, report.done)
+        for node, report in reports.items()
+        if report.intent is NodeIntent.READY
+        and not report.leaving
+        and report.member.life not in placed
+        and node not in dead
+    ]
+    return [m for m in newcomers if m.workers]
+
+
+def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> bool:
+    """Are only those left who would have to begin from the beginning, since all the others were through before?"""
+    missed = any(report.missed_round == round_.number for report in reports.values())
+    return missed and not _survivors(round_, reports, stay)
+
+
+def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> bool:
+    """Is a worker of this world gone that has not simply finished? A report goes on to name those that have.
+
+    A node that has finished has failed workers, too, where failures are recorded.
+    """
+    return any(
+        statuses[m.node] in (MemberStatus.WITHDRAWN, MemberStatus.LOST)
+        or (statuses[m.node] is MemberStatus.STAYS and not _names_all(reports[m.node].member, m))
+        or (
+            statuses[m.node] is MemberStatus.DONE and not {w.local_rank for w in m.workers} <= set(reports[m.node].done)
+        )
+        for m in round_.members
+    )
+
+
+def _names_all(reported: Member, placed: Member) -> bool:
+    return placed.workers == reported.workers or set(placed.workers) <= set(reported.workers)
+
+
+def _broken(round_: Round, reports: dict[str, Report]) -> bool:
+    """Do its workers say so, or do they wait for one that has exited before it had asked for this world?
+
+    A script none of whose workers asks does not wait for that one either.
+    """
+    placed = {m.life for m in round_.members}
+    there = [report for report in reports.values() if report.member.life in placed]
+    if any(report.broken_round == round_.number for report in there):
+        return True
+    return any(report.asks for report in there) and any(report.never_came == round_.number for report in there)
+
+
+def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
+    """What befell workers of this world, with the outermost wrapper that one of them needs."""
+    placed = {m.life for m in round_.members}
+    faults = [
+        r.fault
+        for r in reports.values()
+        if r.fault is not None and r.fault.round == round_.number and r.member.life in placed
+    ]
+    return joined(faults) if faults else None
+
+
+def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
+    """Where somebody was lost or came as well, nobody knows of a wrapper that all the others are in."""
+    return None if fault is None else fault.model_copy(update={"depth": 0})
+
+
+def _who_is_missing(stay: list[Member], statuses: dict[str, MemberStatus]) -> str:
+    told = [
+        f"{node} {what.value}"
+        for node, what in sorted(statuses.items())
+        if what in (MemberStatus.LOST, MemberStatus.WITHDRAWN)
+    ]
+    return _named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+
+
+def _named(nodes: list[str]) -> str:
+    return ", ".join(nodes if len(nodes) <= 10 else [*nodes[:9], f"{len(nodes) - 9} more"])
