@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def fail_on_rank_1() -> None:
     if os.environ["RANK"] == "1":
         raise ValueError("only rank 1")
     get_worker_info()
+    time.sleep(600)  # until it is ended because of rank 1: when it returned before, rank 1 would be rank 0 by then
 
 
 def fail_at_first(directory: str) -> str:
@@ -72,7 +74,7 @@ def test_a_large_result_comes_back() -> None:
 def test_a_function_that_raises_is_a_child_failed_error_with_its_traceback() -> None:
     with pytest.raises(ChildFailedError) as caught:
         launch_agent(config(), fail_on_rank_1, [])
-    rank, failure = caught.value.get_first_failure()  # rank 0 may have been stopped, and then is in the report, too
+    rank, failure = caught.value.get_first_failure()  # rank 0 is stopped, and is in the report, too
     assert (rank, failure.local_rank, failure.exitcode) == (1, 1, 1)
     assert "only rank 1" in str(caught.value)
 
