@@ -827,11 +827,11 @@ class Engine:
     def _report(self) -> Report:
         last = self._last_report
         workers = self._workers
-        leadership = self._election.leadership
+        leadership, own, done = self._election.leadership, self._me(), workers.done()
         report = Report(
-            member=self._me(),
+            member=own,
             intent=self._intent,
-            done=workers.done(),
+            done=done,
             broken_round=self._broken_round,
             reason=self._reason,
             sequence=last.sequence if last is not None else 0,
@@ -843,7 +843,7 @@ class Engine:
             leaving=self._leaving is not None,
             never_came=0 if self._restarts_all() else workers.never_came,
             asks=workers.has_asked(),
-            yields=self._yields(),
+            yields=self._yields(own, done),
             barrier_answer=self._barrier.answer(),
             barrier_request=leadership.barrier_request,
             release_version=leadership.release_version,
@@ -853,15 +853,14 @@ class Engine:
             self._last_report = last = replace(report, sequence=report.sequence + 1)
         return last
 
-    def _yields(self) -> int:
+    def _yields(self, own: Member, done: tuple[int, ...]) -> int:
         """The version of a record in which all workers of this node have a place no more."""
         record = self.record
-        placed = record.member(self._config.node, self.incarnation) if record is not None else None
         if (
             record is not None
-            and placed is not None
             and self._yielded != record.version
-            and not ranks.merge(placed, self._me(), self._workers.done()).workers
+            and all(worker.local_rank in done for worker in own.workers)
+            and self._placed()
         ):
             self._yielded = record.version
         return self._yielded

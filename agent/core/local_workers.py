@@ -121,7 +121,7 @@ class LocalWorkers:
         return tuple((slot.local_rank, slot.info.rank) for slot in self._slots if slot.info is not None)
 
     def deadline(self) -> float | None:
-        return min((at for slot in self._slots for at in slot.deadlines() if at is not None), default=None)
+        return min((at for slot in self._slots for at in slot.deadlines()), default=None)
 
     # --- telling
 

@@ -305,15 +305,13 @@ class WorkerSlot:
     def is_given_up(self, now: float) -> bool:
         return self.abandon_at is not None and now >= self.abandon_at
 
-    def deadlines(self) -> list[float | None]:
+    def deadlines(self) -> list[float]:
         """When something is due, whatever happens."""
-        return [
-            self.term_at,
-            self.kill_at,
-            self.abandon_at,
-            self.in_step_until if self.runs else None,
-            self.watched.deadline() if self.watched is not None and not self.looked else None,
-        ]
+        due = [self.term_at, self.kill_at, self.abandon_at]
+        if self.runs:
+            due.append(self.in_step_until)
+            due.append(self.watch.deadline() if self.watch is not None and not self.looked else None)
+        return [at for at in due if at is not None]
 
     def exited(self, exitcode: int) -> Failure | None:
         """Its process has ended. Returns its failure, if nobody had asked it to end."""
