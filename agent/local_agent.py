@@ -47,7 +47,7 @@ from softrun.agent.torch_elastic.handler import (
     StoreConnectionError,
 )
 from softrun.agent.torch_elastic.timers import FILE_VARIABLE, start_timers
-from softrun.agent.workers.fork_server import ForkServer, template_for
+from softrun.agent.workers.fork_server import ForkServer, fork_server_for
 from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
@@ -247,7 +247,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         """What workers are forked from, if they may be, and are no functions, which have ways of their own to start."""
         if self._preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
             return None
-        return template_for(str(spec.entrypoint), [str(arg) for arg in spec.args], self._preload)
+        return fork_server_for(str(spec.entrypoint), [str(arg) for arg in spec.args], self._preload)
 
     def _check_devices(self, spec: WorkerSpec) -> None:
         for local_rank in range(spec.local_world_size):

@@ -60,18 +60,20 @@ class LightAgent:
         self.result: do.Result | None = None
         self._dies = False
         self._selector = selectors.DefaultSelector()
-        self._mailbox = ObservationQueue(self._selector)
-        self._links = _CountedLinks(tally or Tally(), self._selector, "light", name, "127.0.0.1", self._mailbox.put)
-        self._store = StoreThreads(lambda: self._opened(open_store(name)), self._mailbox.post)
+        self._observations = ObservationQueue(self._selector)
+        self._links = _CountedLinks(
+            tally or Tally(), self._selector, "light", name, "127.0.0.1", self._observations.put
+        )
+        self._store = StoreThreads(lambda: self._opened(open_store(name)), self._observations.put_threadsafe)
         config = EngineConfig(job, name, "127.0.0.1", self._links.port, "light", 1, 0)
         engine = Engine(replace(config, grace_s=1.0), load_policy(job.restart_policy), time.monotonic())
         self._driver = Driver(
             engine,
             self._selector,
-            self._mailbox,
+            self._observations,
             self._store,
             self._links,
-            cast("WorkerStores", _PretendedStores(self._mailbox.post)),
+            cast("WorkerStores", _PretendedStores(self._observations.put_threadsafe)),
             cast("Supervisor", _PretendedWorkers(self)),
             clock=self._clock,
         )
@@ -81,12 +83,12 @@ class LightAgent:
         self._thread.start()
 
     def leave(self) -> None:
-        self._mailbox.post(Signalled(SIGTERM))
+        self._observations.put_threadsafe(Signalled(SIGTERM))
 
     def die(self) -> None:
         """As a process that is killed: the kernel closes its sockets, and nobody hears a word."""
         self._dies = True
-        self._mailbox.post(Tick())
+        self._observations.put_threadsafe(Tick())
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -98,7 +100,7 @@ class LightAgent:
         return not self._thread.is_alive()
 
     def post(self, observation: Observation) -> None:
-        self._mailbox.post(observation)
+        self._observations.put_threadsafe(observation)
 
     def _opened(self, store: Store) -> Store:
         self.hosts_store = store.hosted
@@ -116,7 +118,7 @@ class LightAgent:
         if self._dies:
             return  # nor does the store hear of it
         self._store.close()
-        self._mailbox.close()
+        self._observations.close()
         self._selector.close()
 
 

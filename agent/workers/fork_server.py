@@ -1,4 +1,4 @@
-"""Warm starts, the agent's side: workers are forked from a template process, where that is the same as starting them.
+"""Warm starts, the agent's side: workers are forked from a fork server, where that is the same as starting them.
 
 Where it is not, `ForkServer.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
 script that changes its environment before it imports torch finds that torch was imported before.
@@ -35,7 +35,7 @@ PADDING = "-" * 4096
 SCRIPT_FLAGS = ("-u",)
 """What torch's command line gives to Python before a script."""
 
-# What Python may be given before a script, and a template can be given as well.
+# What Python may be given before a script, and a fork server can be given as well.
 _FLAGS = frozenset({"-u", "-B", "-O", "-OO", "-E", "-I", "-s", "-S", "-b", "-bb", "-q", "-P"})
 _FLAGS_WITH_VALUE = ("-W", "-X")
 # With these Python does at its start or its end what a fork cannot make up for.
@@ -84,7 +84,7 @@ class Script:
 
 
 class ForkServer:
-    """A template process, which is started with this and ends with it. Register it with a selector for reading, and
+    """A fork server, which is started with this and ends with it. Register it with a selector for reading, and
     call `listen` when it has something to say."""
 
     def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -161,8 +161,8 @@ class ForkServer:
         return False
 
     def listen(self, for_s: float = 0.0) -> Forked | Refused | None:
-        """Take in one thing that the template says, if it says one within that time: a worker, where it forked one, or
-        that it forks none."""
+        """Take in one thing that the fork server says, if it says one within that time: a worker, where it forked one,
+        or that it forks none."""
         self._control.settimeout(for_s or LISTEN_S)
         try:
             message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
@@ -188,9 +188,9 @@ class ForkServer:
         return None
 
     def exit_code(self, pid: int) -> int | None:
-        """Of a process that was forked and has ended; None while the template has not said it."""
+        """Of a process that was forked and has ended; None while the fork server has not said it."""
         if pid not in self._ended and self.is_gone:
-            return -signal.SIGKILL  # nobody knows: the template was killed
+            return -signal.SIGKILL  # nobody knows: the fork server was killed
         return self._ended.pop(pid, None)
 
     def close(self) -> None:
@@ -247,10 +247,10 @@ def _directory() -> str | None:
 
 
 class Forked:
-    """A worker that was forked from the template, whose child it is."""
+    """A worker that was forked from the fork server, whose child it is."""
 
-    def __init__(self, template: ForkServer, pid: int, pidfd: int, lifeline: Lifeline) -> None:
-        self._template = template
+    def __init__(self, fork_server: ForkServer, pid: int, pidfd: int, lifeline: Lifeline) -> None:
+        self._fork_server = fork_server
         self._pidfd = pidfd
         self._lifeline = lifeline
         self.pid = pid
@@ -259,7 +259,7 @@ class Forked:
         return self._pidfd
 
     def reap(self, _timeout_s: float = 0.0) -> int | None:
-        code = self._template.exit_code(self.pid)
+        code = self._fork_server.exit_code(self.pid)
         if code is not None:
             self._lifeline.cut()
         return code
@@ -277,8 +277,8 @@ _begun: list[ForkServer] = []
 
 @contextmanager
 def begun(env: Mapping[str, str]) -> Iterator[None]:
-    """Start a template before it is known what the workers are, so that it imports torch while the agent does. `env` is
-    what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
+    """Start a fork server before it is known what the workers are, so that it imports torch while the agent does. `env`
+    is what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
     with suppress(OSError):  # said where one is needed
         _begun.append(ForkServer(SCRIPT_FLAGS, env))
     try:
@@ -288,20 +288,20 @@ def begun(env: Mapping[str, str]) -> Iterator[None]:
             _begun.pop().close()
 
 
-def template_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> ForkServer | None:
-    """The template of workers that run this program: the one that was begun, or a new one. None if it cannot have one,
-    which is said."""
+def fork_server_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> ForkServer | None:
+    """The fork server of workers that run this program: the one that was begun, or a new one. None if it cannot have
+    one, which is said."""
     script = Script.of(entrypoint, args)
     if script is None:
         logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
         return None
     try:
-        template = _begun.pop() if _begun else ForkServer(script.flags)
-        if template.flags != script.flags or template.differing(dict(os.environ)):
-            template.close()
-            template = ForkServer(script.flags)
+        fork_server = _begun.pop() if _begun else ForkServer(script.flags)
+        if fork_server.flags != script.flags or fork_server.differing(dict(os.environ)):
+            fork_server.close()
+            fork_server = ForkServer(script.flags)
     except OSError as error:
         logger.warning("workers start cold, each with its own imports: no process to fork them from (%s)", error)
         return None
-    template.load(preload)
-    return template
+    fork_server.load(preload)
+    return fork_server

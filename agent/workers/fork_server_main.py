@@ -1,8 +1,8 @@
-"""The template: a process that has imported torch, and is forked into each worker that runs a Python script.
+"""The fork server: a process that has imported torch, and is forked into each worker that runs a Python script.
 
-It is run as a script (`python FLAGS template.py DESCRIPTOR PADDING MODULE...`) with the flags and the environment of
-the workers, so whatever Python reads when it starts is as theirs; PADDING makes room for their command lines. It has no
-thread and no CUDA. It is asked over a socket:
+It is run as a script (`python FLAGS fork_server_main.py DESCRIPTOR PADDING MODULE...`) with the flags and the
+environment of the workers, so whatever Python reads when it starts is as theirs; PADDING makes room for their command
+lines. It has no thread and no CUDA. It is asked over a socket:
 
     {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
     {"script": ...} with
@@ -231,7 +231,7 @@ def end_with(error: BaseException) -> None:
 
 
 def main() -> None:
-    show_command(["softrun template"])
+    show_command(["softrun fork server"])
     order = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
     try:
         run(order)

@@ -5,7 +5,7 @@ ends, however it ends, the end for writing is closed, and that is an event for w
 other end a signal: SIGKILL, to the worker's process group.
 
 A parent-death signal would not do: it comes when the *thread* ends that started a process, a worker's parent may be the
-template, without which workers go on, and it reaches no child of a worker. This does not reach those that have left
+fork server, without which workers go on, and it reaches no child of a worker. This does not reach those that have left
 the worker's group, or close what they did not open: they are for the reapers.
 """
 

@@ -1,6 +1,6 @@
-"""How workers come to run: forked from a template where that is the same, else each by itself.
+"""How workers come to run: forked from a fork server where that is the same, else each by itself.
 
-A start takes its time, while the template is getting ready and until it has forked; the agent waits for neither.
+A start takes its time, while the fork server is getting ready and until it has forked; the agent waits for neither.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Spawner:
         self,
         spec: WorkerSpec,
         start_method: str,
-        template: ForkServer | None,
+        fork_server: ForkServer | None,
         selector: selectors.BaseSelector,
         started: Callable[[Key, Process], None],
         reapable: Callable[[], None],
     ) -> None:
         self._spec = spec
         self._start_method = start_method
-        self._template = template
+        self._fork_server = fork_server
         self._selector = selector
         self._started = started
         self._reapable = reapable
-        self._waiting: dict[Key, Start] = {}  # for the template to be ready
-        self._asked: dict[Key, Start] = {}  # the template, which forks them in this order
-        if template is not None:
-            selector.register(template, selectors.EVENT_READ, lambda _mask: self._listen())
+        self._waiting: dict[Key, Start] = {}  # for the fork server to be ready
+        self._asked: dict[Key, Start] = {}  # the fork server, which forks them in this order
+        if fork_server is not None:
+            selector.register(fork_server, selectors.EVENT_READ, lambda _mask: self._listen())
 
     def start(self, key: Key, env: dict[str, str], out: str, err: str) -> None:
         """Start a worker, sooner or later. Raises SoftrunError where that cannot be done."""
@@ -73,32 +73,34 @@ class Spawner:
 
     def close(self) -> None:
         """After every worker has ended."""
-        if self._template is not None:
-            if not self._template.is_gone:
-                self._selector.unregister(self._template)
-            self._template.close()
+        if self._fork_server is not None:
+            if not self._fork_server.is_gone:
+                self._selector.unregister(self._fork_server)
+            self._fork_server.close()
 
     def _go_on(self) -> None:
-        template = self._template
-        if template is not None and not template.is_gone and not template.is_ready:
+        fork_server = self._fork_server
+        if fork_server is not None and not fork_server.is_gone and not fork_server.is_ready:
             return
         while self._waiting:
             start = self._waiting.pop(next(iter(self._waiting)))
-            if template is not None and template.ask([str(arg) for arg in start.args], start.env, start.out, start.err):
+            if fork_server is not None and fork_server.ask(
+                [str(arg) for arg in start.args], start.env, start.out, start.err
+            ):
                 self._asked[start.key] = start
             else:
                 self._started(start.key, self._by_itself(start))
 
     def _listen(self) -> None:
-        template = self._template
-        if template is None:
-            raise AssertionError("listens to a template that is not there")
-        said = template.listen()
+        fork_server = self._fork_server
+        if fork_server is None:
+            raise AssertionError("listens to a fork server that is not there")
+        said = fork_server.listen()
         if said is not None:
             start = self._asked.pop(next(iter(self._asked)))
             self._started(start.key, said if isinstance(said, Forked) else self._by_itself(start))
-        if template.is_gone:
-            self._selector.unregister(template)
+        if fork_server.is_gone:
+            self._selector.unregister(fork_server)
             self._waiting = self._asked | self._waiting
             self._asked = {}
         self._go_on()

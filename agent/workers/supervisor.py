@@ -92,7 +92,7 @@ class Supervisor:
         self,
         spec: WorkerSpec,
         start_method: str,
-        template: ForkServer | None,
+        fork_server: ForkServer | None,
         logs: WorkerLogs,
         agent: Agent,
         selector: selectors.BaseSelector,
@@ -100,7 +100,7 @@ class Supervisor:
         post: Callable[[Observation], None],
     ) -> None:
         self._spec = spec
-        self._token = template.token if template is not None else secrets.token_hex(TOKEN_BYTES)
+        self._token = fork_server.token if fork_server is not None else secrets.token_hex(TOKEN_BYTES)
         self._logs = logs
         self._agent = agent
         self._selector = selector
@@ -122,7 +122,7 @@ class Supervisor:
         except OSError:
             self._directory.close()
             raise
-        self._starts = Spawner(spec, start_method, template, selector, self._started, self._reap_all)
+        self._starts = Spawner(spec, start_method, fork_server, selector, self._started, self._reap_all)
 
     # --- what the driver asks for
 

@@ -14,7 +14,7 @@ from local_cluster import LocalCluster, Node, alive, descendants, has_ended, sen
 
 TRAINERS = Path(__file__).parent / "trainers"
 STARTS = ("warm", "cold", "spawn", "fork", "forkserver")
-KILLED = (("agent",), ("agent", "orphan reaper"), ("template", "orphan reaper", "agent"))
+KILLED = (("agent",), ("agent", "orphan reaper"), ("fork server", "orphan reaper", "agent"))
 
 
 class Family:
@@ -47,7 +47,7 @@ class Family:
         return {
             "agent": [agent],
             "orphan reaper": [pid for pid, name in shown.items() if name.startswith("orphan reaper of")],
-            "template": [pid for pid, name in shown.items() if name.startswith("softrun template")],
+            "fork server": [pid for pid, name in shown.items() if name.startswith("softrun fork server")],
         }
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ def test_nobody_outlives_the_agent(begin: Begin, start: str) -> None:
         family.node.wait(10)
         pids = family.pids()
         assert len(pids) == 5
-        assert all(has_ended(pid) for pid in [*pids, *guards["orphan reaper"], *guards["template"]]), (killed, pids)
+        assert all(has_ended(pid) for pid in [*pids, *guards["orphan reaper"], *guards["fork server"]]), (killed, pids)
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -92,7 +92,7 @@ def test_no_worker_outlives_all_that_watch_it(begin: Begin, start: str) -> None:
     family.wait()
     guards = family.guards()
     assert len(guards["orphan reaper"]) == 2
-    for pid in [*guards["orphan reaper"], *guards["template"], *guards["agent"]]:
+    for pid in [*guards["orphan reaper"], *guards["fork server"], *guards["agent"]]:
         os.kill(pid, signal.SIGKILL)
     family.node.wait(10)
     left = [pid for pid in family.pids("worker", "member") if not has_ended(pid)]

@@ -85,7 +85,7 @@ def test_failures_are_told_as_ever(cluster: LocalCluster) -> None:
     assert code == 1
     assert "ValueError: lost" in output
     assert "exitcode  : 1 " in output
-    assert "template" not in output
+    assert "fork server" not in output
 
 
 def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[..., Node]) -> None:
@@ -125,7 +125,7 @@ def test_a_restart_is_forked(cluster: LocalCluster, start: Callable[..., Node]) 
 
 
 def template_of(node: Node) -> int:
-    return next(pid for pid in descendants(node.process.pid) if shown_by(pid).startswith("softrun template"))
+    return next(pid for pid in descendants(node.process.pid) if shown_by(pid).startswith("softrun fork server"))
 
 
 def parent_of(pid: int) -> int:

@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_refused_in_one_line(root: Path, monkeypa
     assert not list(root.iterdir())
 
 
-def test_wardens_that_cannot_be_started_leave_no_descriptor(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reapers_that_cannot_be_started_leave_no_descriptor(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(root / "nothing"))
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the links are not wanted
     with selectors.DefaultSelector() as selector, pytest.raises(FileNotFoundError):

@@ -154,7 +154,7 @@ def test_it_ends_in_the_same_way(both: Both, script: Path, source: str) -> None:
 
 def _told(errors: str) -> str:
     """Without the addresses of threads, and from a dump by faulthandler the frames below the script's."""
-    return re.sub(r"0x[0-9a-f]+|  File \".*/(template|runpy)\.py.*\n|\n?Extension modules: .*\n", "", errors)
+    return re.sub(r"0x[0-9a-f]+|  File \".*/(fork_server_main|runpy)\.py.*\n|\n?Extension modules: .*\n", "", errors)
 
 
 def test_a_relative_path_is_told_as_python_tells_it(both: Both, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_nobody_outlives_the_agent(
     assert alive(others_child), "a token that only begins alike is another agent's"
 
 
-def test_a_warden_that_is_lost_is_replaced(agent: subprocess.Popen[str], cluster: LocalCluster) -> None:
+def test_a_reaper_that_is_lost_is_replaced(agent: subprocess.Popen[str], cluster: LocalCluster) -> None:
     lost, other = reapers_of(agent, cluster)
     os.kill(lost, signal.SIGKILL)
     assert has_ended(lost)
