@@ -2,6 +2,17 @@
 
 `worlds()` is the short way. `get_worker_event`, `get_worker_info` and `on_world_change` are what it is made of, the
 first two being the soft-restart RFC's. Importing this package never imports torch.
+
+The map, from the ground up. A room imports from those above it in this list, never from those below:
+
+    events       what is told in either direction
+    interrupt    a call in the main thread that a signal can break off
+    steplog      which step was completed when
+    channel/     the directory of files and the shared page between an agent and one worker, both ends
+    groups/      torch's process groups: which exist, and how they are aborted, destroyed and forgotten
+    worker       this worker: its place, its events, its progress
+    worlds       one pass per world
+    inprocess/   the wrapper, which restarts a function in its process; `callables/` is what its user gives to it
 """
 
 from __future__ import annotations
