@@ -98,6 +98,7 @@ class LaunchConfig(TorchLaunchConfig):
 
     @property
     def policy_name(self) -> str:
+        """The name of the restart policy, whichever way it was given."""
         policy = self.restart_policy
         return policy.value if isinstance(policy, RestartPolicy) else policy
 

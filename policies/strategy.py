@@ -79,6 +79,7 @@ class RestartPolicyStrategy(ABC):
         """Return one response for every trigger, each out of `CHOICES`; raise ValueError for a variant you lack."""
 
     def respond(self, trigger: Trigger) -> Response:
+        """The row of the table for `trigger`."""
         return self._responses[trigger]
 
     def restarts_everybody(self) -> bool:

@@ -17,10 +17,12 @@ ENVIRONMENT_VARIABLE = "SOFTRUN_STEP_LOG"
 
 
 def is_wanted() -> bool:
+    """Whether SOFTRUN_STEP_LOG is set."""
     return bool(os.environ.get(ENVIRONMENT_VARIABLE))
 
 
 def log_step(info: WorkerInfo, round_: int, step: int) -> None:
+    """Write the line of a step that was completed."""
     directory = os.environ[ENVIRONMENT_VARIABLE]
     pid = os.getpid()
     line = (

@@ -92,6 +92,7 @@ def free_trainer_by(free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
 
 
 def last_event() -> WorkerEvent:
+    """The newest event of this process, for softrun itself; see `get_worker_event`."""
     return _worker().last()
 
 

@@ -48,18 +48,22 @@ class World:
 
     @property
     def info(self) -> WorkerInfo:
+        """This worker's place."""
         return self._event.worker_info
 
     @property
     def round(self) -> int:
+        """The number of this world."""
         return self._event.round
 
     @property
     def rank(self) -> int:
+        """This worker's rank among all."""
         return self.info.rank
 
     @property
     def world_size(self) -> int:
+        """How many workers this world has."""
         return self.info.world_size
 
     @property

@@ -38,9 +38,11 @@ class Allowance:
         self._allowed = NO_BOUND
 
     def said(self, now: float) -> None:
+        """This agent has said something to another."""
         self._said_at = now
 
     def heard(self, now: float) -> None:
+        """It has heard another, or the store."""
         self._heard_at = now
 
     def advance(self, alone: bool, lease: LeaseClock) -> list[Allow]:

@@ -9,6 +9,8 @@ from softrun.agent.protocol.effects import Result
 
 @dataclass
 class Departure:
+    """From the signal that tells a node to leave until it does."""
+
     result: Result
     until: float
     """It leaves then, whatever the others need; by the engine's clock, in seconds."""

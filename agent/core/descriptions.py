@@ -6,12 +6,14 @@ from softrun.agent.protocol.model import JobSettings, Round
 
 
 def describe_round(round_: Round) -> str:
+    """A sealed round in one line: its number, its size, and who was lost."""
     workers = sum(len(m.workers) for m in round_.members)
     lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
     return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
 
 
 def describe_exit(exitcode: int) -> str:
+    """How a process ended, by its exit code; a negative one is a signal, as in `subprocess`."""
     return f"was ended by signal {-exitcode}" if exitcode < 0 else f"exited with code {exitcode}"
 
 

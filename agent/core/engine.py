@@ -53,6 +53,8 @@ SILENCE_S = 60.0  # a worker that has not asked for its world for so long may ne
 
 
 class Stage(Enum):
+    """What an agent is doing; the module shows how one stage follows another."""
+
     WAITING = "WAITING"  # for a world; workers are absent, or paused
     WORKING = "WORKING"
     RESTARTING = "RESTARTING"  # the workers are being stopped, to be started again
@@ -62,6 +64,8 @@ class Stage(Enum):
 
 
 class Engine:
+    """One agent's decisions. Call `observe` with each observation, and a `Tick` at `deadline()`; `now` never falls."""
+
     def __init__(self, config: EngineConfig, policy: RestartPolicyStrategy, now: float) -> None:
         self._config = config
         self._policy = policy

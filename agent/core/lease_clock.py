@@ -35,6 +35,7 @@ class LeaseClock:
 
     @property
     def leased(self) -> bool:
+        """Whether this agent has a lease: the store has leases, and has granted one."""
         return self.lease_number > 0
 
     def sure(self, now: float) -> bool:
@@ -59,6 +60,7 @@ class LeaseClock:
 
     @property
     def doubted(self) -> bool:
+        """Whether the workers were stopped because the lease may expire, and it was not renewed since."""
         return self._doubted_at is not None
 
     def expiring(self, now: float) -> bool:

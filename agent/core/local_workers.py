@@ -25,6 +25,8 @@ LEAVE_S = 10.0  # and where one leaves: it works on for so long, and at most for
 
 
 class LocalWorkers:
+    """The workers of one agent, by local rank. Methods return effects, in order; times are the engine's, in seconds."""
+
     def __init__(
         self,
         size: int,
@@ -60,9 +62,11 @@ class LocalWorkers:
         return tuple(slot.worker for slot in self._slots if self._rewinding or slot.may_work)
 
     def absent(self) -> bool:
+        """Whether one of them is to be started."""
         return any(slot.state is State.ABSENT for slot in self._slots)
 
     def all_workers(self) -> tuple[Worker, ...]:
+        """All of them, whatever their state."""
         return tuple(slot.worker for slot in self._slots)
 
     def was_in_world(self) -> bool:
@@ -107,9 +111,11 @@ class LocalWorkers:
         return self.told is not None and any(slot.worked == self.told.number for slot in self._slots)
 
     def done(self) -> tuple[int, ...]:
+        """The local ranks of those that have exited 0."""
         return tuple(slot.local_rank for slot in self._slots if slot.state is State.DONE)
 
     def living(self) -> bool:
+        """Whether the process of one of them lives."""
         return any(slot.lives for slot in self._slots)
 
     def finished(self) -> bool:
@@ -118,9 +124,11 @@ class LocalWorkers:
         return State.DONE in states and states <= {State.DONE, State.FAILED, State.STOPPED}
 
     def ranks(self) -> tuple[tuple[int, int], ...]:
+        """(local rank, global rank) of each that was told of a place, in the last world that it was told of."""
         return tuple((slot.local_rank, slot.info.rank) for slot in self._slots if slot.info is not None)
 
     def deadline(self) -> float | None:
+        """When `tick` has something to do, whatever happens; None if it has not."""
         return min((at for slot in self._slots for at in slot.deadlines()), default=None)
 
     # --- telling
@@ -210,6 +218,7 @@ class LocalWorkers:
         return self._slots[local_rank].look()
 
     def look_at_all(self) -> list[Effect]:
+        """Look at the progress of each that is watched."""
         return [effect for slot in self._slots for effect in slot.look()]
 
     def hangs(self, local_rank: int, launch: int, at: float, now: float) -> bool:
@@ -223,6 +232,7 @@ class LocalWorkers:
         return watch is not None and watch.overdue(now)
 
     def describe(self, local_rank: int, now: float) -> str:
+        """For how long a worker has made no progress, for a line of the log."""
         watch = self._slots[local_rank].watch
         return f"worker {local_rank} has made no progress for {0.0 if watch is None else now - watch.since:.1f} s"
 
@@ -239,6 +249,7 @@ class LocalWorkers:
         return self._slots[local_rank].waits
 
     def is_stuck(self, local_rank: int) -> bool:
+        """Whether the others go on without it, because it does not leave its world."""
         return self._slots[local_rank].stuck
 
     def give_up_on(self, local_rank: int, now: float, *, stopped: bool = False) -> bool:
@@ -263,6 +274,7 @@ class LocalWorkers:
         return slot.launch == launch and slot.is_silent and slot.uses_another(port)
 
     def has_asked(self) -> bool:
+        """Whether one of them has asked for a world."""
         return any(slot.spoke for slot in self._slots)
 
     def late_at(self, joins: bool) -> float | None:
@@ -392,4 +404,5 @@ class LocalWorkers:
         self._slots[local_rank] = self._slots[local_rank].renewed(outside=outside)
 
     def restarts_of(self, local_rank: int) -> int:
+        """How often a worker was replaced."""
         return self._slots[local_rank].worker.incarnation - 1

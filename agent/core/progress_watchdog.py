@@ -18,6 +18,8 @@ FREED_S = 2.0
 
 @dataclass
 class ProgressWatchdog:
+    """The limits of one worker, and its last progress. Times are the engine's, in seconds."""
+
     limits: ProgressLimits
     since: float
     _passed: set[float] = field(default_factory=set)  # the limits that have passed since then
@@ -39,6 +41,7 @@ class ProgressWatchdog:
             self._told_at = now
 
     def left(self) -> None:
+        """It has left its world."""
         self._told_at = None
 
     def deadline(self) -> float | None:

@@ -11,6 +11,8 @@ from softrun.agent.protocol.effects import Failure
 
 
 class RestartVerdict:
+    """Counts what a node's own failures cost. `wait_s`: how long a peer's death is waited for, in seconds."""
+
     def __init__(self, max_restarts: int, wait_s: float) -> None:
         self.restarts_left = max_restarts
         self.failures: list[Failure] = []
@@ -22,9 +24,11 @@ class RestartVerdict:
         self._loss_at: float | None = None
 
     def peer_lost(self, now: float) -> None:
+        """A peer's death became known."""
         self._loss_at = now
 
     def failed(self, failure: Failure) -> None:
+        """A worker of this node has failed."""
         self.failures.append(failure)
 
     def begin(self, *, charges: bool, now: float) -> None:
@@ -40,6 +44,7 @@ class RestartVerdict:
         return self._loss_at is not None and self._loss_at >= self._since - self._wait_s
 
     def charge(self) -> None:
+        """The restart that is under way costs one."""
         self.restarts_left -= 1
 
     def settle(self) -> None:

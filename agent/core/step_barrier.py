@@ -38,6 +38,8 @@ class _Held:
 
 
 class StepBarrier:
+    """One node's part in the agreement: what the leader requested, and how far each worker has come."""
+
     def __init__(self, workers: LocalWorkers) -> None:
         self._workers = workers
         self.request = NO_REQUEST

@@ -13,6 +13,8 @@ _ASKS_THE_STORE = (Propose, BeatAsLeader, ReadLeaderBeat)
 
 
 class StoreSilence:
+    """`timeout_s`: how long the store may owe an answer, in seconds."""
+
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._asked_at: float | None = None
@@ -23,6 +25,7 @@ class StoreSilence:
             self._asked_at = now
 
     def answered(self) -> None:
+        """It owes nothing any more."""
         self._asked_at = None
 
     def was_away(self, now: float) -> None:

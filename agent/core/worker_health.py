@@ -34,6 +34,8 @@ class Finding(Enum):
 
 
 class WorkerHealth:
+    """The faults and suspicions of one node's workers. `host` names the node to people."""
+
     def __init__(self, workers: LocalWorkers, host: str, now: float) -> None:
         self._workers = workers
         self._host = host
@@ -43,9 +45,11 @@ class WorkerHealth:
         self._judge_at = now  # when they are looked at again
 
     def deadlines(self) -> tuple[float, float]:
+        """When there is something to say, and when suspects are looked at again."""
         return self._say_at, self._judge_at
 
     def to_say(self, now: float) -> WorkerFault | None:
+        """The fault that the leader is to know of, if it is time."""
         return joined(list(self._faults.values())) if self._faults and now >= self._say_at else None
 
     def told(self, world: Round, local_rank: int, fault: WorkerFault, now: float) -> None:
@@ -80,6 +84,7 @@ class WorkerHealth:
         return Finding.SUSPECT if passed else Finding.WELL
 
     def advance(self, now: float) -> list[Effect]:
+        """Look at the suspects whose time is up."""
         self._suspects = {local_rank for local_rank in self._suspects if self._workers.leaving(local_rank)}
         if now < self._judge_at:
             return []

@@ -30,6 +30,8 @@ SHOW_S = 0.1  # for a worker to write its stacks
 
 
 class State(Enum):
+    """Of the process in a slot; the module shows how one state follows another."""
+
     ABSENT = "ABSENT"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
@@ -43,6 +45,8 @@ LIVING = (State.RUNNING, State.STOPPING)
 
 @dataclass
 class WorkerSlot:
+    """One local rank. Times are the engine's, in seconds; methods return effects, or the event to write."""
+
     worker: Worker
     launch: int = 0
     state: State = State.ABSENT
@@ -88,14 +92,17 @@ class WorkerSlot:
 
     @property
     def local_rank(self) -> int:
+        """Its number on this node."""
         return self.worker.local_rank
 
     @property
     def runs(self) -> bool:
+        """Its process lives, and nobody has asked it to end."""
         return self.state is State.RUNNING
 
     @property
     def lives(self) -> bool:
+        """Its process lives."""
         return self.state in LIVING
 
     @property
@@ -120,6 +127,7 @@ class WorkerSlot:
 
     @property
     def may_work(self) -> bool:
+        """It has a place in the next world."""
         # One that is being ended for a failure has its place until it has failed, like any other, unless it is stuck.
         able = self.failing if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
         return able and not self.outside and not self.stuck
@@ -229,6 +237,7 @@ class WorkerSlot:
 
     @property
     def watched(self) -> ProgressWatchdog | None:
+        """The watch over its progress, if it runs and is watched."""
         return self.watch if self.runs else None
 
     def look(self) -> list[Effect]:
@@ -303,6 +312,7 @@ class WorkerSlot:
         return []
 
     def is_given_up(self, now: float) -> bool:
+        """Whether it was killed so long ago that it is stuck in the kernel."""
         return self.abandon_at is not None and now >= self.abandon_at
 
     def deadlines(self) -> list[float]:
@@ -328,4 +338,5 @@ class WorkerSlot:
         return Failure(self.info.rank, self.local_rank, self.launch, exitcode or -SIGTERM)
 
     def signal(self, signum: int) -> SignalWorker:
+        """A signal to its process and that one's children."""
         return SignalWorker(self.local_rank, self.launch, signum)

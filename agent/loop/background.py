@@ -14,12 +14,15 @@ logger = logging.getLogger("softrun")
 
 
 class BackgroundQueue:
+    """A thread of that name, and what it has yet to do."""
+
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def do(self, work: Callable[[], Any]) -> None:
+        """Have `work` done after all that was asked for before; what it raises is logged."""
         self._queue.put(work)
 
     def close(self, timeout_s: float = FAREWELL_S) -> None:

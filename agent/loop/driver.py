@@ -26,6 +26,8 @@ logger = logging.getLogger("softrun")
 
 
 class Driver:
+    """The loop of one agent: it observes, and carries effects out."""
+
     def __init__(
         self,
         engine: Engine,

@@ -103,6 +103,7 @@ class Links:
         self._greet(connection)
 
     def hang_up(self, node: str) -> None:
+        """Close the link that was dialled to `node`, if there is one, without an answer."""
         connection = self._dialled.pop(node, None)
         if connection is not None:
             self._drop(connection)

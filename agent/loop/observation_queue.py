@@ -41,9 +41,11 @@ class ObservationQueue:
             pass  # the agent has ended
 
     def take(self) -> Observation | None:
+        """The oldest observation; None if there is none."""
         return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
+        """What is put afterwards wakes nobody."""
         self._selector.unregister(self._bell)
         self._bell.close()
         self._rope.close()

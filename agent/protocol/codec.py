@@ -29,6 +29,7 @@ _MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 def encode_round(round_: Round) -> bytes:
+    """The record as it lies in the store."""
     kinds: dict[tuple[int, str, tuple[Worker, ...], int], int] = {}
     places = [
         (
@@ -80,6 +81,7 @@ def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
 
 
 def encode_message(message: Message) -> bytes:
+    """A message as it goes over a link, without the end of the line."""
     return _MESSAGE.dump_json(message)
 
 

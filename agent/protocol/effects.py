@@ -142,6 +142,8 @@ class Allow:
 
 
 class Outcome(Enum):
+    """Why an agent has ended."""
+
     SUCCEEDED = "SUCCEEDED"
     WORKERS_FAILED = "WORKERS_FAILED"
     SIGNALLED = "SIGNALLED"

@@ -38,6 +38,7 @@ class Member:
 
     @property
     def life(self) -> tuple[str, int]:
+        """What tells this life of the node from those before it."""
         return (self.node, self.incarnation)
 
 
@@ -113,6 +114,8 @@ Message = Report | Hello | Beat
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """Of a listener; `host` is a name or an address that the other nodes can reach."""
+
     host: str
     port: int
 

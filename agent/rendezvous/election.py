@@ -24,6 +24,8 @@ from softrun.agent.rendezvous.member_status import MemberStatus
 
 
 class Election:
+    """Whom this agent follows, and what it does while it leads. Times are the engine's, in seconds."""
+
     def __init__(self, node: str, interval_s: float, tolerance_s: float, timeouts: LeaderTimeouts, now: float) -> None:
         self._node = node
         self._interval_s = interval_s
@@ -59,6 +61,7 @@ class Election:
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
+        """A node has said something. Returns what is to be answered."""
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
         if returned:
@@ -74,12 +77,14 @@ class Election:
         return []
 
     def link_up(self, node: str, own: Report) -> list[Effect]:
+        """The link that was dialled stands."""
         if node != self._following:
             return []
         self._link_up, self._redial_at, self._leader_beat = True, None, None
         return [do.Say(node, Hello(own))]
 
     def link_down(self, node: str, gone: bool) -> None:
+        """A link is lost. `gone`: the peer's process certainly is, too."""
         if gone:
             self._liveness.mark_gone(node)
             self.leadership.mark_gone(node)
@@ -97,12 +102,14 @@ class Election:
         self._liveness.leased = True
 
     def lease_expired(self, node: str, lease_number: int) -> None:
+        """That lease of `node` has expired: under it the node is dead, or its workers have stopped."""
         if node != self._node:
             self._liveness.expire(node, lease_number)
             if self._liveness.gone(node):
                 self.leadership.mark_gone(node)
 
     def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
+        """What the store says of the leader's beats."""
         if self._leader_beat is not None and count == self._leader_beat[0]:
             self._leader_beat = (count, self._leader_beat[1], self._now)
             return
@@ -175,6 +182,7 @@ class Election:
         return self.leadership.reports.get(leader.node) if self._link_up else None
 
     def propose(self, round_: Round) -> list[Effect]:
+        """Propose this round to the store."""
         return self.leadership.propose(round_, self._now)
 
     def take_leave(self, own: Report) -> list[Effect]:

@@ -17,6 +17,8 @@ from softrun.agent.rendezvous.liveness import Liveness
 
 
 class Leader:
+    """The reports that an agent has heard, and what it makes of them while it leads."""
+
     def __init__(self, node: str, liveness: Liveness, timeouts: LeaderTimeouts, retry_s: float) -> None:
         self._node = node
         self._liveness = liveness
@@ -185,6 +187,7 @@ class Leader:
         self._news = self._convergence.worked_in(number) or self._news
 
     def stand_down(self) -> None:
+        """This agent does not lead any more, or must not for now."""
         self.leading = self.expels_leavers = False
         self.again_at = None
 

@@ -17,6 +17,8 @@ from math import inf
 
 
 class Liveness:
+    """When each node was heard last. Times are the engine's, in seconds."""
+
     def __init__(self, interval_s: float, tolerance_s: float, now: float) -> None:
         self.interval_s = interval_s
         self.tolerance_s = tolerance_s
@@ -55,6 +57,7 @@ class Liveness:
         self._watched_since.clear()
 
     def heard(self, node: str, now: float) -> None:
+        """`node` has said something."""
         self._heard_at[node] = now
         self._gone.discard(node)
         if node in self._watched_since:
@@ -77,6 +80,7 @@ class Liveness:
         return node in self._gone or (node in self._expired and self._expired[node] >= self._lease_numbers.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:
+        """Whether it is gone, or was silent for longer than the tolerance while it was watched."""
         return self.gone(node) or self._overdue(node, now)
 
     def silent(self, node: str, now: float) -> bool:

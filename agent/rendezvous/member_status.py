@@ -8,6 +8,8 @@ from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
 
 
 class MemberStatus(Enum):
+    """Of one member of the record, as one agent sees it."""
+
     STAYS = "stays"
     UNHEARD = "unheard"  # not heard of since this agent began to ask; nobody knows whether it lives
     DONE = "done"  # finished

@@ -28,10 +28,12 @@ from softrun.runtime.events import WorkerFault
 
 
 def found(founder: Member, settings: JobSettings) -> Round:
+    """The first record of a job: a meeting with `founder`, who leads it."""
     return Round(version=1, number=0, phase=Phase.OPEN, members=(_without_workers(founder),), settings=settings)
 
 
 def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
+    """A meeting that a newcomer begins, because everybody in the record is gone."""
     stepless = round_.stepless + (round_.phase is Phase.SEALED)  # nobody is left to tell whether it had a step
     return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost, stepless=stepless)
 
@@ -42,6 +44,7 @@ def _without_workers(newcomer: Member) -> Member:
 
 
 def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Round:
+    """A meeting of those that `stay`, because they are too few for a world."""
     placed = set(ranks.worker_lives(round_))
     kept = [
         replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))
@@ -58,6 +61,7 @@ def seal(
     fault: WorkerFault | None = None,
     leave_after: int = 0,
 ) -> Round:
+    """The next world. `leave_after`: the step after which all leave the world before it; 0 is at once."""
     return replace(
         _next(round_),
         number=round_.number + 1,
@@ -72,10 +76,12 @@ def seal(
 
 
 def admit_nobody(round_: Round) -> Round:
+    """The same world, which nobody may join any more, because a node has finished."""
     return replace(_next(round_), finishing=True, leave_after=round_.leave_after)
 
 
 def close(round_: Round, outcome: str) -> Round:
+    """The job is over; `outcome` says why it failed, and is empty after success."""
     return replace(_next(round_), phase=Phase.CLOSED, outcome=outcome)
 
 

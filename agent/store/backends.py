@@ -21,6 +21,8 @@ from softrun.policies import RestartPolicyStrategy
 
 @dataclass(frozen=True)
 class Backend:
+    """A store that is not open yet, and what goes with it."""
+
     job: str
     settings: RendezvousSettings
     host: str

@@ -125,18 +125,23 @@ class StoreThreads:
         self._others: list[threading.Thread] = []
 
     def start(self) -> None:
+        """Open the store, and watch it; StoreReady or StoreLost follows."""
         self._caller.start()
 
     def propose(self, round_: Round) -> None:
+        """Create this record; RecordSeen follows with what then stands there."""
         self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
 
     def beat(self) -> None:
+        """Raise the leader's count; LeaderBeatSeen follows."""
         self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beat())))
 
     def read_beats(self) -> None:
+        """LeaderBeatSeen follows."""
         self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beats())))
 
     def renew(self) -> None:
+        """Renew the lease; LeaseRenewed follows."""
         self._renewals.put("renew", self._renew)
 
     def close(self, wait_s: float = 5.0) -> None:

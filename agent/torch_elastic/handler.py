@@ -49,28 +49,35 @@ class SoftrunRendezvousHandler(RendezvousHandler):
         self.params = params
 
     def get_backend(self) -> str:
+        """The name of the backend: "c10d", "etcd3" or "static"."""
         return str(self.params.backend)
 
     def get_run_id(self) -> str:
+        """The id of the job."""
         return str(self.params.run_id)
 
     @property
     def use_agent_store(self) -> bool:
+        """True: agents host the stores of their workers."""
         return True  # worker stores are hosted by agents
 
     def next_rendezvous(self) -> RendezvousInfo:
+        """Raises RuntimeError: softrun's agents meet by themselves."""
         raise RuntimeError("this handler is for softrun.LocalElasticAgent, whose agents meet by themselves")
 
     def is_closed(self) -> bool:
+        """False: an agent finds out by itself."""
         return False
 
     def set_closed(self) -> None:
         """Nothing: who leaves never closes the job for others."""
 
     def num_nodes_waiting(self) -> int:
+        """0: whoever comes is told to the leader."""
         return 0
 
     def shutdown(self) -> bool:
+        """True; there is nothing to shut down."""
         return True
 
 

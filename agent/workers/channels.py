@@ -23,6 +23,8 @@ _CONTENT = re.compile(r"worker-\d+-\d+(\.said)?")
 
 
 class ChannelsDirectory:
+    """One agent's directory, `path`, and the lock that it holds on it."""
+
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock

@@ -79,6 +79,7 @@ class Script:
 
     @property
     def is_source(self) -> bool:
+        """Whether it is Python source, which alone can be run in a fork as it is run otherwise."""
         path = Path(self.name)
         return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
 
@@ -113,6 +114,7 @@ class ForkServer:
             )
 
     def fileno(self) -> int:
+        """Of the socket over which it speaks."""
         return self._control.fileno()
 
     def load(self, modules: Sequence[str]) -> None:
@@ -194,6 +196,7 @@ class ForkServer:
         return self._ended.pop(pid, None)
 
     def close(self) -> None:
+        """End it, and forget who was asked for."""
         self._gone()
         self._control.close()
         self._process.kill()  # it may be at its imports

@@ -120,11 +120,13 @@ def why_unfit() -> str:
 
 
 def close(descriptors: list[int]) -> None:
+    """Close these descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
+    """Send a message to the agent. Without an agent this process ends."""
     try:
         socket.send_fds(control, [json.dumps(message).encode()], descriptors)
     except OSError:
@@ -231,6 +233,7 @@ def end_with(error: BaseException) -> None:
 
 
 def main() -> None:
+    """Serve until the agent closes the socket; each fork comes back here as a worker."""
     show_command(["softrun fork server"])
     order = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])
     try:

@@ -37,6 +37,7 @@ _ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # in /proc/self/stat, behind the name
 
 
 def main(token: str, directory: str, agent: int) -> None:
+    """Wait for the agent to end, then end what it has left behind."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, and only then
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
@@ -50,6 +51,7 @@ def main(token: str, directory: str, agent: int) -> None:
 
 
 def mark_of(token: str, number: int) -> str:
+    """The mark of one worker: the agent's token, and the worker's number."""
     return f"{token}-{number}"
 
 
@@ -59,6 +61,7 @@ def limits_with(mark: str) -> tuple[int, int]:
 
 
 def set_limits(soft: int, hard: int) -> None:
+    """Set the mark of this process, which its children inherit."""
     try:
         resource.setrlimit(LIMIT, (soft, hard))
     except (OSError, ValueError):

@@ -35,6 +35,7 @@ class ReturnedValue:
         return _inherited, (reduction.DupFd(self._descriptor),)
 
     def fileno(self) -> int:
+        """Of the memory."""
         return self._descriptor
 
     def write(self, value: Any) -> None:

@@ -41,6 +41,7 @@ class WorkerStores:
             self._thread.submit(self._stores.pop, self._retired.popleft())
 
     def close_all(self) -> None:
+        """Close every store that is open."""
         self._thread.submit(self._stores.clear)
         self._thread.shutdown(wait=True)
 

@@ -154,6 +154,7 @@ class Supervisor:
             self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
     def tell(self, tell: Tell) -> None:
+        """Write an event into a worker's channel. A worker that has ended is told nothing."""
         key = (tell.local_rank, tell.launch)
         worker = self._workers.get(key)
         if worker is None:
@@ -218,6 +219,7 @@ class Supervisor:
                 self._observe(WorkerSaid(*key, status))
 
     def signal(self, local_rank: int, launch: int, signum: int) -> None:
+        """Send a signal to a worker and its children; it may have ended."""
         key = (local_rank, launch)
         if key in self._expected:
             if not self._starts.cancel(key):

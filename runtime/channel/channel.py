@@ -132,6 +132,7 @@ class EventWriter:
 
     @property
     def shares_memory(self) -> bool:
+        """Whether there is a page beside the files."""
         return self._page is not None
 
     def read_status(self) -> WorkerStatus | None:

@@ -61,6 +61,7 @@ class PrivateDirectory:
         return cls(path)
 
     def close(self) -> None:
+        """Give the descriptor back; the directory stays."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -83,6 +84,7 @@ class PrivateDirectory:
             os.close(listing)
 
     def holds(self, name: str) -> bool:
+        """Whether there is a file of that name, whatever it is."""
         try:
             os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -165,6 +167,7 @@ class PrivateDirectory:
 
     @property
     def bell(self) -> Path:
+        """The file beside the directory that is written to wake the other end."""
         return self.path.with_name(self.path.name + BELL)
 
     def discard(self, name: str) -> None:

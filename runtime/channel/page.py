@@ -33,6 +33,8 @@ SIZE = _NUMBERS_BYTES + 2 * MESSAGE_BYTES
 
 
 class Page:
+    """The page in memory that is mapped already; both ends have one."""
+
     def __init__(self, memory: mmap.mmap) -> None:
         self.words = memoryview(memory).cast("Q")
         """By the names above. A store into one of them, or a load, is one instruction."""

@@ -44,6 +44,8 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class LastProgress(NamedTuple):
+    """What a worker has shown of its progress."""
+
     pid: int
     last_s: float
     """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago; now, where the process that
@@ -113,6 +115,7 @@ class Progress:
             self.ping()
 
     def completed(self, step: int) -> None:
+        """The worker has completed this step of its world."""
         words = self._words
         if words[OWNER] != self._owner:
             return

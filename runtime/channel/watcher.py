@@ -31,6 +31,7 @@ class DirectoryWatcher:
         self._observer: BaseObserver | None = None
 
     def start(self) -> None:
+        """Watch from now on. If the kernel has no notifications left, the directory is polled, which is said once."""
         # Imported here: watchdog costs 25 ms, and most of what imports softrun.runtime never waits.
         try:
             from watchdog.events import FileClosedEvent

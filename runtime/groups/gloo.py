@@ -49,11 +49,14 @@ CALL_S = 0.1
 
 
 class Published(NamedTuple):
+    """What one rank has published in the store of its group: where it listens."""
+
     address: Address
     numbers: tuple[int, ...]  # by which each peer names itself here; none where it is the peer's rank
 
     @classmethod
     def parse(cls, record: bytes) -> Published:
+        """Read a record of gloo's. Raises ValueError for one that is not of TCP."""
         (host_size,) = struct.unpack_from("=Q", record)
         (address_size,) = struct.unpack_from("=Q", record, 8 + host_size)
         at = 16 + host_size
@@ -85,10 +88,12 @@ class Connections:
 
     @property
     def addresses_known(self) -> bool:
+        """Whether every rank has published its addresses."""
         return bool(self._own) and len(self._peers) == self._expected
 
     @property
     def held(self) -> int:
+        """How many connections are kept open."""
         return len(self._held)
 
     @property
@@ -181,6 +186,7 @@ class Connections:
         close_all(held.values())
 
     def let_go_in_child(self) -> None:
+        """In a forked child: close its copies. The parent's connections stay."""
         self._lock = threading.Lock()  # the parent's may be held
         self.release_connections()
 
@@ -288,6 +294,7 @@ def ask(question: Callable[[], None], answered: threading.Event) -> threading.Th
 
 
 def close_all(connections: Iterable[socket.socket]) -> None:
+    """Close these sockets."""
     for connection in connections:
         connection.close()
 

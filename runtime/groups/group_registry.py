@@ -41,15 +41,19 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class NotedGroup:
+    """A group that torch has registered, and its connections if it has gloo."""
+
     def __init__(self, group: Any, connections: Connections | None) -> None:
         self.group: Callable[[], Any] = weakref.ref(group)
         self.connections = connections  # None where it has none of gloo's
 
     @property
     def is_there(self) -> bool:
+        """Whether torch still has it."""
         return self.group() in registered_groups()
 
     def cut(self) -> None:
+        """Make whoever sits in one of its collectives raise. For any thread; does not wait."""
         if self.connections is None:
             return
         self.connections.cut(is_there=lambda: self.is_there)
@@ -132,6 +136,7 @@ def end_world() -> None:
 
 
 def begin_world() -> None:
+    """Groups can be built again."""
     global _world_is_over
     with _lock:
         _world_is_over = False

@@ -31,6 +31,8 @@ def is_room_for(wanted: int) -> bool:
 
 
 class Ends(NamedTuple):
+    """The two addresses of a connection, this process's first."""
+
     local: Address
     remote: Address | None  # None where it listens, or is closed
 
@@ -91,6 +93,7 @@ def listening_sockets(but: Container[int] = ()) -> set[Address]:
 
 
 def ends_of(sock: socket.socket) -> Ends:
+    """The addresses that `sock` connects."""
     local = in_short(sock.getsockname())
     try:
         return Ends(local, in_short(sock.getpeername()))

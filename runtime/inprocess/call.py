@@ -90,6 +90,7 @@ class CallWrapper:
 
     @property
     def state(self) -> State:
+        """What this rank knows of the call; see `State`."""
         if self._call.state is None:
             raise AssertionError("a function was called without a state")
         return self._call.state
@@ -106,6 +107,8 @@ class CallWrapper:
 
 
 class Call:
+    """One call of a wrapped function, over all its restarts."""
+
     def __init__(
         self,
         options: Options,
@@ -131,6 +134,7 @@ class Call:
         self._error: BaseException | None = None
 
     def run(self) -> Any:
+        """Call the function, again after each restart, until all ranks have completed it; returns its value."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("Wrapper: called in a thread; call the wrapped function in the main thread")
         if Session.current is not None:
@@ -293,6 +297,7 @@ class Call:
 
     @property
     def has_reserves(self) -> bool:
+        """Whether some ranks are not active, and wait in case others are lost."""
         return self.state is not None and self.state.active_world_size < self.state.world_size
 
     def _given(self, world: World) -> dict[str, Any]:

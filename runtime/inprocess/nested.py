@@ -69,20 +69,28 @@ class NestedRestarterHandlingCompleted(_Reporter, Initialize):
 
 
 class NestedRestarterHandlingStarting(_Reporter, Abort):
+    """The restart is about to begin."""
+
     def __call__(self, state: State | None = None) -> None:
         self._report(Phase.HANDLING_START, state)
 
 
 class NestedRestarterHandlingProcessing(_Reporter, Finalize):
+    """The function is about to be called again."""
+
     def __call__(self, state: State) -> None:
         self._report(Phase.HANDLING_PROCESSING, state)
 
 
 class NestedRestarterFinalized(_Reporter, Completion):
+    """All ranks have completed the call."""
+
     def __call__(self, state: State) -> None:
         self._report(Phase.FINALIZED, state)
 
 
 class NestedRestarterAborted(_Reporter, Terminate):
+    """The call has ended with an error."""
+
     def __call__(self, state: State) -> None:
         self._report(Phase.ABORTED, state)

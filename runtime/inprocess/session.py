@@ -20,6 +20,8 @@ PATIENCE_S = 10.0
 
 
 class Session:
+    """`current` is this process's, while it calls a wrapped function; `event` is what it was told last."""
+
     current: ClassVar[Session | None] = None
     _numbered: ClassVar[int] = -1  # the newest world that calls of this process were in
     _numbers: ClassVar[Counter[int]] = Counter()  # by depth, of the calls that began in that world
@@ -53,6 +55,7 @@ class Session:
 
     @property
     def changed(self) -> bool:
+        """Whether the world that the calls work in is over."""
         last = last_event()
         return last.round != self.event.round or last.worker_state is not WorkerState.HEALTHY
 
@@ -68,5 +71,6 @@ class Session:
             threading.Thread(target=request, name="softrun-restart", daemon=True).start()
 
     def abort(self) -> None:
+        """Get the innermost call out of what it waits in."""
         for call in self.calls[-1:]:
             call.abort()

@@ -64,6 +64,7 @@ class WorldStore:
         return self._do(get, timeout)
 
     def set(self, key: str, value: bytes) -> None:
+        """Write `value`. Raises ConnectionError once the world is over."""
         self._do(lambda store: store.set(key, value))
 
     def gather(self, keys: Sequence[str]) -> list[bytes]:

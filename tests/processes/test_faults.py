@@ -253,16 +253,15 @@ def test_the_loop_that_the_rfc_prints_works_as_printed(cluster: LocalCluster, st
 
 
 def test_hard_restarts_everybody_and_resumes(cluster: LocalCluster, start: Start) -> None:
-    args = ("plain.py", "300", "0.01", str(cluster.directory / "checkpoint"))
+    args = ("plain.py", "100000", "0.01", str(cluster.directory / "checkpoint"))
     flags = ("--max_restarts=2", "--rdzv_conf=last_call_timeout=1")
-    a = start("a", *args, policy="hard", nnodes="1:2", flags=flags)
+    start("a", *args, policy="hard", nnodes="1:2", flags=flags)
     b = start("b", *args, policy="hard", nnodes="1:2", flags=flags)
-    before = {s.pid for s in cluster.wait_for_steps(4)}
+    before = cluster.wait_for_steps(4)
     at = b.kill()
     after = cluster.wait_for_steps(2, after=at)
-    assert not {s.pid for s in after} & before
-    assert a.wait(60) == 0
-    assert "reached 300" in a.output()
+    assert not {s.pid for s in after} & {s.pid for s in before}
+    assert min(s.step for s in after) >= max(s.step for s in before), "from the checkpoint"
 
 
 def test_a_job_that_finishes_leaves_in_order(cluster: LocalCluster, start: Start) -> None:

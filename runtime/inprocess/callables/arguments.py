@@ -14,6 +14,7 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 def check_duration(name: str, value: object) -> None:
+    """Raises TypeError or ValueError unless `value` is a timedelta above 0."""
     if not isinstance(value, timedelta):
         seconds = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 30
         raise TypeError(f"{name} is {shown(value)}; pass a datetime.timedelta, like timedelta(seconds={seconds})")
@@ -22,15 +23,18 @@ def check_duration(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: object, wanted: str) -> None:
+    """Raises TypeError unless `value` can be called; `wanted` says what to pass."""
     if not callable(value):
         raise TypeError(f"{name} is {shown(value)}, which cannot be called; pass {wanted}")
 
 
 def check_instance(name: str, value: object, types: tuple[type, ...], wanted: str) -> None:
+    """Raises TypeError unless `value` is of one of `types`; `wanted` says what to pass."""
     if not isinstance(value, types):
         raise TypeError(f"{name} is {shown(value)}; pass {wanted}")
 
 
 def shown(value: object) -> str:
+    """A value as an error shows it: on one line, at most 80 characters, with its type."""
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 80 else text[:79] + '…'} ({type(value).__name__})"
