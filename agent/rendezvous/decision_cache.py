@@ -6,10 +6,11 @@ would look at 10,000 nodes 10,000 times. A decision says which reports cannot ch
     the report is                       and the decision                        it stands
     of a node that has FAILED           is any                                  no
     of another node                     waits to hear of one (`unheard`)        yes
-    any, once a world was missed        is any other                            no
+    any, once `missed`                  is any other                            no
     the first of a newcomer, and plain  waits for more nodes (`crowd`)          while fewer than that are heard
     the first of any other node         is any other                            no
-    new in `since`, or what leaders say is any other                            yes
+    new in `since`, what leaders say,
+      or whether its workers ask        is any other                            yes
     new in its barrier's answer         waits for another's (`unanswered`)      yes
     of a node that has FINISHED         waits for another to (`unfinished`)     yes
     new in anything else                is any other                            no
@@ -26,7 +27,8 @@ from softrun.agent.rendezvous.decisions import Decision
 def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
     """Would the leader decide just so once more, now that `report` has come in the place of `before`?
 
-    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world. True only where it is certain.
+    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world, or a worker that never asked
+    for its world is missed by others that do. True only if it is certain.
     """
     if report.intent is NodeIntent.FAILED:
         return False
@@ -46,6 +48,8 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         barrier_request=report.barrier_request,  # what leaders say
         release_version=report.release_version,
         expels_leavers=report.expels_leavers,
+        asks=report.asks,
+        never_came=report.never_came,
     )
     if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:
         same = replace(same, intent=report.intent, done=report.done, through=report.through)

@@ -47,6 +47,7 @@ class Leader:
         self._out_of_touch: set[str] = set()
         self._returned: set[str] = set()  # they were silent, so they may have counted as dead
         self._missed = False  # one of the reports was of a missed world
+        self._asks = self._never_came = False  # there is a worker that asks for its world; that exited before it did
 
     def hear(self, report: Report) -> bool:
         """Keep a report. True where it is the first of this node's life."""
@@ -63,10 +64,13 @@ class Leader:
             self.reports.pop(node, None)
         self.reports[node] = report
         self._missed = self._missed or report.missed_round > 0
+        self._asks = self._asks or report.asks
+        self._never_came = self._never_came or report.never_came > 0
+        missed = self._missed or (self._asks and self._never_came)
         known = node not in self._returned
         self._returned.discard(node)
         self._out_of_touch.discard(node)
-        if not (known and decision_cache.stands(self._decision, before, report, len(self.reports), self._missed)):
+        if not (known and decision_cache.stands(self._decision, before, report, len(self.reports), missed)):
             self._news = True
         return fresh
 

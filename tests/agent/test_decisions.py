@@ -454,6 +454,9 @@ def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed()
     before, again = ready(B, sequence=1), ready(B, sequence=2, since=1)
     assert decision_cache.stands(decision, before, again, heard=2, missed=False)
     assert not decision_cache.stands(decision, before, again, heard=2, missed=True)
+    unasked = ready(B, asks=True, never_came=1)
+    assert decision_cache.stands(decision, before, unasked, heard=2, missed=False)
+    assert not decision_cache.stands(decision, before, unasked, heard=2, missed=True)
     assert not decision_cache.stands(decision, before, ready(B, broken_round=1), heard=2, missed=False)
 
 

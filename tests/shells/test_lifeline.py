@@ -28,9 +28,11 @@ signal.pause()
 def test_the_group_ends_with_the_agent() -> None:
     with subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
-        pids = [int(agent.stdout.readline()) for _ in range(2)]
-        assert all(alive(pid) for pid in pids)
-        agent.kill()
+        try:
+            pids = [int(agent.stdout.readline()) for _ in range(2)]
+            assert [pid for pid in pids if not alive(pid)] == []
+        finally:
+            agent.kill()  # it would never end by itself
         agent.wait(10)
         assert all(has_ended(pid) for pid in pids)
 
