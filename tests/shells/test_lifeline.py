@@ -11,8 +11,8 @@ from local_cluster import alive, has_ended
 from softrun.agent.workers.lifeline import Lifeline, tie
 
 AGENT = """
-import signal, subprocess, sys
-from softrun.agent.workers.lifeline import Lifeline, tie
+import os, signal, subprocess
+from softrun.agent.workers.lifeline import Lifeline
 lifeline = Lifeline()
 worker = subprocess.Popen(
     ["sh", "-c", "sleep 600 & echo $!; exec sleep 600"],
@@ -20,7 +20,7 @@ worker = subprocess.Popen(
     preexec_fn=lifeline.tie_a_fork,
     start_new_session=True,
 )
-print(worker.pid, flush=True)
+os.write(1, b"%d\\n" % worker.pid)  # at once: the shell writes there as well
 signal.pause()
 """
 
@@ -29,7 +29,9 @@ def test_the_group_ends_with_the_agent() -> None:
     with subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         try:
-            pids = [int(agent.stdout.readline()) for _ in range(2)]
+            said = agent.stdout.readline() + agent.stdout.readline()
+            pids = [int(pid) for pid in said.split()]
+            assert len(pids) == 2, said
             assert [pid for pid in pids if not alive(pid)] == []
         finally:
             agent.kill()  # it would never end by itself
