@@ -82,7 +82,7 @@ class Engine:
         self._broken_round = 0
         self._yielded = 0
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
-        self._faults = WorkerHealth(self._workers, config.host, now)
+        self._health = WorkerHealth(self._workers, config.host, now)
         self._barrier = StepBarrier(self._workers)
         self._leaving: Departure | None = None
         self._verdict = RestartVerdict(config.max_restarts, config.verdict_s)
@@ -133,7 +133,7 @@ class Engine:
             return None
         wanted = [
             *self._election.deadlines(),
-            *self._faults.deadlines(),
+            *self._health.deadlines(),
             self._workers.deadline(),
             self._lease.deadline(self._now),
             self._stage_deadline(),
@@ -357,10 +357,10 @@ class Engine:
             # A restart is a new process, so whoever needs one has failed.
             self._effects += self._workers.end(local_rank, self._now, hangs=False)
         else:
-            self._faults.told(told, local_rank, status.fault, self._now)
+            self._health.told(told, local_rank, status.fault, self._now)
 
     def _progress_seen(self, seen: saw.ProgressSeen, local_rank: int) -> None:
-        finding = self._faults.look(seen, self._now)
+        finding = self._health.look(seen, self._now)
         text = self._workers.describe(local_rank, self._now)
         match finding:
             case Finding.WELL:
@@ -378,9 +378,9 @@ class Engine:
         if self.stage is Stage.WORKING and not self._workers.leaving(local_rank):
             self._note(f"{text}: asking for a new world", warning=True)
             self._go_on_without_silent()
-            self._faults.accuse(local_rank, self._now)
+            self._health.accuse(local_rank, self._now)
             self._effects += self._workers.look_at_all()
-        self._faults.suspect(local_rank, self._now)
+        self._health.suspect(local_rank, self._now)
 
     def _go_on_without_silent(self) -> None:
         """Ask for a world of those that have asked for one."""
@@ -553,11 +553,8 @@ class Engine:
 
     def _keep_in_step(self) -> None:
         """Hold the workers while the leader asks for it."""
-        asked, record, told = (
-            self._election.leaders_report(self.record, self._report()),
-            self.record,
-            self._workers.told,
-        )
+        asked = self._election.leaders_report(self.record, self._report())
+        record, told = self.record, self._workers.told
         request = NO_REQUEST
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
             # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
@@ -661,7 +658,7 @@ class Engine:
             self._end_who_stays()
         self._look_for_stores()
         self._look_for_late()
-        self._effects += self._faults.advance(self._now)
+        self._effects += self._health.advance(self._now)
         self._effects += self._workers.tick(self._now)
         for failure in self._workers.given_up():
             self._worker_gone(failure)
@@ -839,7 +836,7 @@ class Engine:
             broken_round=self._broken_round,
             reason=self._reason,
             sequence=last.sequence if last is not None else 0,
-            fault=self._faults.to_say(self._now),
+            fault=self._health.to_say(self._now),
             missed_round=workers.missed,
             through=workers.through(),
             stuck=workers.has_stuck(),

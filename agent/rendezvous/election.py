@@ -128,7 +128,7 @@ class Election:
             return None
         leaving = finished = None
         for member in record.members:
-            match self._fate(member, own):
+            match self._status_of(member, own):
                 case MemberStatus.UNHEARD:
                     return member
                 case MemberStatus.STAYS:
@@ -142,7 +142,7 @@ class Election:
                     pass
         return leaving or finished
 
-    def _fate(self, member: Member, own: Report) -> MemberStatus:
+    def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
         return member_status.status_of(member, self._report_of(member, own), dead)
 
@@ -221,7 +221,7 @@ class Election:
         stranger = record.member(*own.member.life) is None and not self._link_up
         if not (leader is None or stranger) or not self._abandoned(record, own):
             return []
-        statuses = {m.node: self._fate(m, own) for m in record.members}
+        statuses = {m.node: self._status_of(m, own) for m in record.members}
         if record.finishing or MemberStatus.DONE in statuses.values():
             # "Finished work is never run again": what others have begun to finish is over when they are gone.
             return self.propose(transitions.close(record, ""))
@@ -238,7 +238,7 @@ class Election:
         must have stopped, for as long as answers came.
         """
         certain = (MemberStatus.WITHDRAWN, MemberStatus.DONE)
-        if all(self._liveness.gone(m.node) or self._fate(m, own) in certain for m in record.members):
+        if all(self._liveness.gone(m.node) or self._status_of(m, own) in certain for m in record.members):
             return True
         if self._leader_beat is None or self._liveness.leased:
             return False

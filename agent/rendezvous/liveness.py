@@ -5,7 +5,7 @@ it was to be heard and was not for longer than the tolerance. Only those who hav
 watches all members, a follower watches its leader. Silence of anybody else means nothing.
 
 Where the store has leases, silence is no proof: a lease that has expired is, since its owner has stopped its workers by
-then. It stays a proof until the owner speaks under another lease, a later one of its.
+then. It stays a proof until the owner speaks under another lease, a later one of the same owner.
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a fresh tolerance to everyone who was not dead before.

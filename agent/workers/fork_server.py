@@ -95,11 +95,7 @@ class ForkServer:
         self.flags = tuple(flags)
         self.is_ready = False
         self.is_gone = False
-        self._environment = {
-            **os.environ,
-            **(env or {}),
-            reaper.VARIABLE: reaper.mark_of(self.token, 0),
-        }
+        self._environment = {**os.environ, **(env or {}), reaper.VARIABLE: reaper.mark_of(self.token, 0)}
         self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
@@ -150,10 +146,7 @@ class ForkServer:
                     "unset": sorted(own.keys() - environment.keys()),
                     "limits": [
                         (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE)),
-                        (
-                            reaper.LIMIT,
-                            *reaper.limits_with(environment[reaper.VARIABLE]),
-                        ),
+                        (reaper.LIMIT, *reaper.limits_with(environment[reaper.VARIABLE])),
                     ],
                     "directory": directory,
                     "out": out,

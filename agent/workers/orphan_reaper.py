@@ -1,4 +1,4 @@
-"""The reapers of an agent, its side. There are two, of which each does the work alone: who kills one with the agent
+"""The reapers of an agent, its side. There are two, of which each does the work alone: whoever kills one with the agent
 leaves the other. One that ends is started anew."""
 
 from __future__ import annotations
@@ -24,15 +24,7 @@ class OrphanReapers:
     """They are started with this."""
 
     def __init__(self, token: str, directory: Path, selector: selectors.BaseSelector) -> None:
-        self._command = [
-            sys.executable,
-            "-I",
-            "-S",
-            reaper.__file__,
-            token,
-            str(directory),
-            str(os.getpid()),
-        ]
+        self._command = [sys.executable, "-I", "-S", reaper.__file__, token, str(directory), str(os.getpid())]
         self._selector = selector
         self._starts = 0
         self._living: dict[int, subprocess.Popen[bytes]] = {}  # by pidfd

@@ -118,11 +118,11 @@ class Supervisor:
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
-            self._wardens = OrphanReapers(self._token, self._directory.path, selector)
+            self._reapers = OrphanReapers(self._token, self._directory.path, selector)
         except OSError:
             self._directory.close()
             raise
-        self._starts = Spawner(spec, start_method, fork_server, selector, self._started, self._reap_all)
+        self._spawner = Spawner(spec, start_method, fork_server, selector, self._started, self._reap_all)
 
     # --- what the driver asks for
 
@@ -151,7 +151,7 @@ class Supervisor:
             channel.write(_event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), reaper.VARIABLE: mark}
             self._expected[key] = _Expected(tell, order.restarts_left, [])
-            self._starts.start(key, env, files.stdouts[rank], files.stderrs[rank])
+            self._spawner.start(key, env, files.stdouts[rank], files.stderrs[rank])
 
     def tell(self, tell: Tell) -> None:
         """Write an event into a worker's channel. A worker that has ended is told nothing."""
@@ -166,7 +166,7 @@ class Supervisor:
             logger.warning("worker %d cannot be told of a change and is ended: %s", tell.local_rank, error)
             self.signal(*key, signal.SIGKILL)
         if tell.state is WorkerState.HEALTHY:
-            if self._starts.renew(key, _event(tell).environment()):
+            if self._spawner.renew(key, _event(tell).environment()):
                 worker.port = tell.info.master_port
             self._agent.entered(tell)
         else:
@@ -222,7 +222,7 @@ class Supervisor:
         """Send a signal to a worker and its children; it may have ended."""
         key = (local_rank, launch)
         if key in self._expected:
-            if not self._starts.cancel(key):
+            if not self._spawner.cancel(key):
                 self._expected[key].signals.append(signum)
                 return
             del self._expected[key]
@@ -250,13 +250,13 @@ class Supervisor:
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
             reaper.kill_marked(self._workers[key].mark)
-        self._starts.close()
+        self._spawner.close()
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
         for worker in self._workers.values():
             worker.channel.remove()
-        self._wardens.close(all_is_well)
+        self._reapers.close(all_is_well)
         self._directory.close()
 
     # --- starting

@@ -90,7 +90,7 @@ class WorldStore:
                 outcome.append(error)
             done.set()
 
-        thread = native.start(run, "softrun-meeting", recall=connection.end)
+        thread = native.start(run, "softrun-world-store", recall=connection.end)
         try:
             _await(done, thread, timeout)
         except BaseException:
