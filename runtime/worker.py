@@ -247,11 +247,12 @@ class _Worker:
                 release_connections()  # peers that are not aborted notice so that this one ends no step with them
             called = event.round if self.in_call and usable else 0
             here = {"applied": event.sequence, "broken_round": broken, "called": called}
+            if event.round != self._round or not usable:
+                self._begin_world()  # before the agent hears where it is: a step of the last world is none of this one
             self._tell(ready=True, ends=False, through=False, **here)
             if usable:
                 self._enter(event)
                 return event
-            self._begin_world()
             self.inbox.wait(event.sequence)
 
     def _place_of_the_worker(self) -> WorkerInfo:
@@ -375,7 +376,6 @@ class _Worker:
             begin_world()
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
-            self._begin_world()
             leave_unfinished_groups()
             forget_work()
             _note_groups()

@@ -77,7 +77,7 @@ class StepBarrier:
     def counts(self, local_rank: int, launch: int) -> list[Effect]:
         """A worker has completed its first step in this world."""
         held = self._held.get(local_rank)
-        if held is None or held.launch != launch or held.told is not None:
+        if held is None or held.launch != launch or (held.sure and held.told is not None):
             return []
         held.sure = False
         return [LookAtStep(local_rank, launch)]

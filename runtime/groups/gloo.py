@@ -10,6 +10,11 @@ until all members have left: each frees itself, when its own agent says so, and 
 connections open, whatever gloo and `destroy_process_group` close, until its next group is built, which proves that the
 others have left as well.
 
+A peer that is killed takes its connections with it, and what it has not read is answered by a reset, after which no
+write succeeds. So a group's connections ignore resets as long as they are held: what is written to a dead peer is
+buffered, and its agent says that it is dead. Whoever leaves a group, or ends, closes its own side first, which is read
+as ever.
+
 Which connections are a group's is known exactly. Each rank listens at a port of its own for each group, and publishes
 its address in the group's store under `<device>//<interface>/<rank>`: the size of a host name and the name, the size of
 an address (64-bit each) and a sockaddr_storage, then for each peer the number by which the peer names itself when it
@@ -35,6 +40,8 @@ from softrun.runtime.groups.sockets import (
     Address,
     Ends,
     each_connection,
+    heed_resets,
+    ignore_resets,
     in_short,
     is_room_for,
     listening_sockets,
@@ -122,10 +129,15 @@ class Connections:
         return [(key, self._store.get(key)) for key in keys]
 
     def hold(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
-        """Keep those that are open now open, until they are let go. Not where the limit of descriptors is near."""
+        """Keep those that are open now open, until they are let go, and have no write to a dead peer fail.
+
+        Where the limit of descriptors is near they are not kept open.
+        """
         with self._lock:
             if not self._connects_lazily and is_room_for(self._expected):
                 self._held.update(self._take(is_there, but))
+            for connection in self._held.values():
+                ignore_resets(connection)
 
     def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = (), again: bool = False) -> None:
         """Make whoever waits for one of them here raise; no peer notices. For any thread.
@@ -180,7 +192,16 @@ class Connections:
         return lambda ends: ends.local in own or ends.remote in peers
 
     def release_connections(self) -> None:
-        """Keep them open no longer than the group does."""
+        """The group has been left: its peers read an end of file, whatever they have written that nobody will read."""
+        with self._lock:
+            held, self._held = self._held, {}
+        _shut(held.values(), socket.SHUT_WR)
+        for connection in held.values():
+            heed_resets(connection)  # else the kernel goes on for minutes to send a dead peer what was written
+        close_all(held.values())
+
+    def let_go(self) -> None:
+        """Close these duplicates: the connections are somebody else's, who goes on with them."""
         with self._lock:
             held, self._held = self._held, {}
         close_all(held.values())
@@ -188,7 +209,7 @@ class Connections:
     def let_go_in_child(self) -> None:
         """In a forked child: close its copies. The parent's connections stay."""
         self._lock = threading.Lock()  # the parent's may be held
-        self.release_connections()
+        self.let_go()
 
     def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
         """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening

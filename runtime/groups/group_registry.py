@@ -7,11 +7,12 @@ nothing but the duplicates that were taken before is touched any more.
 
 The life of the duplicates: taken when the group is built, or when it is aborted where gloo connects lazily; kept
 through `destroy_process_group`, since a group in trouble is left by anybody at any time; let go when the next group
-with peers is built, or when a group is left in order.
+with peers is built, when a group is left in order, or when the process ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import logging
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -155,8 +156,20 @@ def release_connections() -> None:
         there = registered_groups()
         gone = [noted for noted in _noted if noted.group() not in there]
         _noted[:] = [noted for noted in _noted if noted not in gone]
-        connections = [noted.connections for noted in gone] + _left
+        left = [*_left]
         _left.clear()
+    _release([*(noted.connections for noted in gone), *left])
+
+
+@atexit.register
+def _release_all_connections() -> None:
+    """This process ends: its peers notice."""
+    with _lock:
+        there = [noted.connections for noted in _noted]
+    _release([*there, *_left])
+
+
+def _release(connections: Iterable[Connections | None]) -> None:
     for of_one in connections:
         if of_one is not None:
             of_one.release_connections()
@@ -304,7 +317,7 @@ def _note(group: Any, store: Any, connections: Connections | None = None) -> Not
         with _lock:
             if any(other.group() is group for other in _noted):
                 if connections is not None:
-                    connections.release_connections()
+                    connections.let_go()
                 return None
             _noted.append(noted)
         if connections is not None:

@@ -9,10 +9,12 @@ and stays open as long as the duplicate does.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ from typing import NamedTuple
 Address = tuple[str, int]  # IP, as short as it can be written, and port
 
 _TCP_SYN_SENT = 2
+_SO_ATTACH_FILTER = 26
+_SO_DETACH_FILTER = 27
 _NUMBERS_TRIED = 4096
 
 
@@ -90,6 +94,38 @@ def listening_sockets(but: Container[int] = ()) -> set[Address]:
             if _listens(duplicate):
                 found.add(ends_of(duplicate).local)
     return found
+
+
+# The kernel's packet filter (socket(7), linux/filter.h), which sees a segment from its TCP header on.
+_WITHOUT_RESETS = ctypes.create_string_buffer(
+    b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (0x30, 0, 0, 13),  # load the byte of the flags
+            (0x45, 0, 1, 0x04),  # if RST is among them
+            (0x06, 0, 0, 0),  # then drop the segment
+            (0x06, 0, 0, 0xFFFFFFFF),  # else keep it whole
+        )
+    )
+)
+
+
+def ignore_resets(connection: socket.socket) -> None:
+    """Have writing to it succeed after its peer was killed, until the kernel's buffer is full.
+
+    An end of file is read as ever. Where the kernel has no such filter, nothing changes.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            program = struct.pack("@HP", 4, ctypes.addressof(_WITHOUT_RESETS))
+            connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def heed_resets(connection: socket.socket) -> None:
+    """The opposite of ignore_resets."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # there is no filter
+            connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def ends_of(sock: socket.socket) -> Ends:

@@ -95,6 +95,14 @@ def test_one_that_begins_to_count_is_held_then() -> None:
     assert barrier.counts(0, 1) == [], "it was told"
 
 
+def test_a_step_of_the_last_world_does_not_stand_for_the_first_of_this_one() -> None:
+    barrier = StepBarrier(at_work())
+    barrier.follow(ASKED)
+    assert told(barrier.seen(StepSeen(0, 1, 7, 0.01))) == [(0, 8)]
+    assert barrier.seen(StepSeen(0, 1, None, 0.01)) == [], "it has begun meanwhile"
+    assert barrier.counts(0, 1) == [do.LookAtStep(0, 1)]
+
+
 def test_they_go_on_when_it_comes_to_nothing() -> None:
     barrier = StepBarrier(at_work())
     barrier.follow(ASKED)
