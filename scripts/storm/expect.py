@@ -92,6 +92,8 @@ def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     for_good = plan.policy == "record" or a_node_has_finished(struck, plan)
     gone = failed if for_good else {slot for slot in failed if slot.node in finished}
     if plan.policy == "no-replace":
+        # Some may have been through when another of their node failed: finished work is not run again.
+        gone |= {fault.slot for fault in struck if fails(fault, plan) and fault.phase in LATE}
         gone = {slot for slot in slots if slot.node in {one.node for one in gone}}
     lost = lost_nodes(struck, plan)
     return {slot for slot in slots - left - gone if slot.node not in lost}

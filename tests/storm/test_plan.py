@@ -66,6 +66,14 @@ def test_a_node_whose_restarts_are_spent_leaves() -> None:
     assert (exit_codes("b", [kill], plan), exit_codes("a", [kill], plan)) == ({1}, {0})
 
 
+def test_a_node_may_fail_as_a_whole_while_its_ranks_return() -> None:
+    kill = Fault(0, "kill", B1, "return")
+    plan = storm(kill, policy="no-replace")
+    assert {slot.node for slot in must_be_there([kill], plan)} == {"a", "c"}
+    assert exit_codes("b", [kill], plan) == {0, 1}
+    assert {slot.node for slot in must_be_there([kill], storm(kill, policy="replace"))} == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(
     ("family", "kind", "phase", "is_failure"),
     [
