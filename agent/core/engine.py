@@ -31,6 +31,7 @@ from softrun.agent.core.descriptions import describe_exit, describe_other_job, d
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.own_report import OwnReport
 from softrun.agent.core.restart_verdict import RestartVerdict
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.store_silence import StoreSilence
@@ -76,11 +77,6 @@ class Engine:
         self._since = now  # of the stage
         self._open_since = now  # since when there has been no world
         self.record: Round | None = None
-        self.incarnation = 1
-        self._intent = NodeIntent.READY
-        self._reason = ""
-        self._broken_round = 0
-        self._yielded = 0
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._health = WorkerHealth(self._workers, config.host, now)
         self._barrier = StepBarrier(self._workers)
@@ -96,6 +92,7 @@ class Engine:
         self._silence = StoreSilence(config.store_timeout_s)
         self._lingers = False  # for those who need the store that this agent hosts
         self._lease = LeaseClock()
+        self._own = OwnReport(config, self._workers, self._health, self._barrier, self._lease)
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
@@ -109,7 +106,6 @@ class Engine:
         )
         self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now)
         self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
-        self._last_report: Report | None = None
 
     # --- the interface
 
@@ -205,15 +201,15 @@ class Engine:
         self._effects += self._election.adopt(round_)
         if round_.lost and set(round_.lost) & self._peers():
             self._verdict.peer_lost(self._now)
-        placed_before = before is not None and before.member(self._config.node, self.incarnation) is not None
-        placed = round_.member(self._config.node, self.incarnation) is not None
+        placed_before = self._own.is_in(before)
+        placed = self._own.is_in(round_)
         if before is None or before.phase is not round_.phase:
             self._open_since = self._now
         if before is None and not placed and len(round_.members) >= round_.settings.max_nodes:
             self._note(f"all {len(round_.members)} places are taken: this node waits for one")
         if round_.phase is Phase.CLOSED:
             self._closed(round_)
-        elif placed_before and not placed and self._intent is NodeIntent.READY:
+        elif placed_before and not placed and self._own.intent is NodeIntent.READY:
             if self._leaving is not None:
                 self._see_off(self._leaving, round_)
             else:
@@ -242,7 +238,7 @@ class Engine:
         """A world is sealed with this node in it: bring its workers there."""
         if not self._lease.sure(self._now):
             return  # somebody may have gone on without this node; looked at again with the next renewal
-        if round_.number <= self._broken_round:
+        if round_.number <= self._own.broken_round:
             return  # its workers failed there: only the next world is of use
         told = self._workers.told
         if told is not None and self._stops_for(_trigger(told, round_)):
@@ -260,10 +256,9 @@ class Engine:
         self._note(describe_round(round_), warning=round_.number > 1)
 
     def _enter(self, round_: Round) -> None:
-        life = (self._config.node, self.incarnation)
-        self._effects += self._workers.enter(round_, life, self._verdict.restarts_left, self._now)
+        self._effects += self._workers.enter(round_, self._own.life, self._verdict.restarts_left, self._now)
         if self._workers.incomplete:
-            self._break_world()
+            self._own.break_world()
 
     def _fell_short(self) -> None:
         match self.stage:
@@ -277,7 +272,7 @@ class Engine:
         doubted = self._lease.doubted
         lapsed = self._lease.renewed(until, lease_number, granted_s, self._now)
         self._election.judge_by_leases()
-        if lapsed and self._intent is NodeIntent.READY:
+        if lapsed and self._own.intent is NodeIntent.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
         elif doubted and not self._lease.doubted and self._workers.living():
             self._note("the lease still stands: this node goes on", warning=True)
@@ -295,7 +290,7 @@ class Engine:
         if self._workers.living():
             self._note("the lease of this node could not be renewed and may expire: its workers stop", warning=True)
         if self.stage is Stage.WORKING:
-            self._break_world()
+            self._own.break_world()
             self._halt()
         self._effects += self._workers.hurry(self._now)
 
@@ -312,7 +307,7 @@ class Engine:
             why = "the others went on without this node, none of whose workers can be in a world"
         # One whose workers are being started again is on its way back already, and has said so.
         self._note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
-        self.incarnation += 1
+        self._own.incarnation += 1
         self._workers.stay_behind()
         match self.stage:
             case Stage.WORKING:
@@ -350,7 +345,7 @@ class Engine:
         if self._workers.has_worked():
             self._election.leadership.worked_in(told.number)
         if status.broken_round == told.number:
-            self._broken_round = told.number
+            self._own.broken_round = told.number
         if status.fault is None or status.fault.round != told.number:
             return
         if self._restarts_all():
@@ -384,14 +379,14 @@ class Engine:
 
     def _go_on_without_silent(self) -> None:
         """Ask for a world of those that have asked for one."""
-        self._break_world()
+        self._own.break_world()
         self._workers.leave_out_silent()
         self._effects += self._workers.pause(None, self._now)
         self._stage(Stage.WAITING)
 
     def _late_at(self) -> float | None:
         """When to go on without the workers that have yet to ask for a world."""
-        joins = self._joins()
+        joins = self._own.joins(self.record)
         return self._workers.late_at(joins) if joins or self.stage is Stage.WORKING else None
 
     def _look_for_late(self) -> None:
@@ -400,7 +395,7 @@ class Engine:
             return
         for local_rank in self._workers.silent():
             self._note(f"worker {local_rank} has yet to ask for its world: the others go on until it does", True)
-        if self._joins():
+        if self._own.joins(self.record):
             self._workers.leave_out_silent()
         else:
             self._go_on_without_silent()
@@ -435,7 +430,7 @@ class Engine:
                     self._worker_failed(failure)
                     return
                 if self._workers.incomplete or (self._workers.unbuilt and not self._restarts_all()):
-                    self._break_world()
+                    self._own.break_world()
                 if self._workers.through():
                     self._effects += self._workers.dismiss(self._now)
                 if self._workers.finished():
@@ -457,7 +452,7 @@ class Engine:
         match response:
             case Response.STOP_MEET_START:
                 # This node keeps its place, and everybody meets once: in the world that follows the broken one.
-                self._break_world()
+                self._own.break_world()
                 self._restart(charged=True)
             case Response.WITHDRAW_AND_RETURN:
                 self._restart(charged=True, withdraw=True)
@@ -526,7 +521,7 @@ class Engine:
         return (
             record is not None
             and record.phase is Phase.SEALED
-            and self._placed()
+            and self._own.is_in(self.record)
             and not record.finishing
             and len(record.members) > record.settings.min_nodes
             and self._respond(Trigger.SCALE_DOWN) is Response.PAUSE_MEET_WORK
@@ -574,21 +569,15 @@ class Engine:
     def _restart(self, charged: bool, withdraw: bool = False) -> None:
         self._verdict.begin(charges=charged, now=self._now)
         if withdraw:
-            self._intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
+            self._own.intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
         self._stage(Stage.RESTARTING)
         self._effects += self._workers.stop(SIGTERM, self._now, rewinding=not withdraw)
-
-    def _break_world(self) -> None:
-        """Ask for another world than the one that the workers are in."""
-        if self._workers.told is None:
-            raise AssertionError("a worker was in no world")
-        self._broken_round = self._workers.told.number
 
     def _finish(self) -> None:
         if self._workers.told is None:
             self._leave(Result(Outcome.SUCCEEDED, "the workers of this node ended before they were in a world"))
             return
-        self._intent = NodeIntent.FINISHED
+        self._own.intent = NodeIntent.FINISHED
         self._stage(Stage.FINISHED)
         self._note("all workers of this node have finished")
 
@@ -599,8 +588,8 @@ class Engine:
         self._leave(result)
         if response is Response.END_JOB:
             last = self._verdict.failures[-1]
-            self._intent = NodeIntent.FAILED
-            self._reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
+            self._own.intent = NodeIntent.FAILED
+            self._own.reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
 
     def _workers_failed(self) -> Result:
         """With the failures of the last incarnation: those before it were answered by a restart."""
@@ -609,7 +598,7 @@ class Engine:
     def _leave(self, result: Result, signum: int = SIGTERM) -> None:
         self._result = result
         self._leaving = None
-        self._intent = NodeIntent.LEFT
+        self._own.intent = NodeIntent.LEFT
         self._stage(Stage.LEAVING)
         self._effects += self._workers.stop(signum, self._now)
 
@@ -631,7 +620,7 @@ class Engine:
                 return self._verdict_at()
             case Stage.FINISHED:
                 return self._since + config.exit_barrier_s
-            case Stage.LEAVING if self._intent is NodeIntent.FAILED:
+            case Stage.LEAVING if self._own.intent is NodeIntent.FAILED:
                 return self._since + config.close_timeout_s
             case _:
                 return None
@@ -729,10 +718,10 @@ class Engine:
 
     def _wait(self) -> None:
         leader = self._leader()
-        if leader is not None and leader.node != self._config.node and not self._placed():
+        if leader is not None and leader.node != self._config.node and not self._own.is_in(self.record):
             self._warm_up()
         if self.record is None and self._store_empty and self._lease.sure(self._now):
-            self._effects += self._election.propose(transitions.found(self._me(), self._config.job))
+            self._effects += self._election.propose(transitions.found(self._own.member(self.record), self._config.job))
         due = self._stage_deadline()
         if due is not None and self._now >= due:
             job = self._config.job
@@ -744,9 +733,6 @@ class Engine:
                 )
             )
 
-    def _placed(self) -> bool:
-        return self.record is not None and self.record.member(self._config.node, self.incarnation) is not None
-
     def _others_work(self) -> bool:
         """Is there a world that goes on while somebody is started to join it?"""
         record = self.record
@@ -757,9 +743,9 @@ class Engine:
         """Whoever is to join those at work starts outside of their world, so that they need not wait."""
         record = self.record
         if record is not None and self._workers.absent() and self._others_work():
-            life = (self._config.node, self.incarnation)
-            expected = ranks.with_member(record, replace(self._me(), workers=self._workers.all_workers()))
-            self._effects += self._workers.warm_up(expected, life, self._verdict.restarts_left, self._now)
+            own = replace(self._own.member(record), workers=self._workers.all_workers())
+            expected = ranks.with_member(record, own)
+            self._effects += self._workers.warm_up(expected, self._own.life, self._verdict.restarts_left, self._now)
 
     def _charge(self) -> None:
         """The workers are stopped, because one of them has failed, and nothing else explains it."""
@@ -773,10 +759,10 @@ class Engine:
     def _restarted(self) -> None:
         """The workers are stopped: begin anew."""
         self._verdict.settle()
-        if self._intent is NodeIntent.AWAY:
-            self.incarnation += 1
+        if self._own.intent is NodeIntent.AWAY:
+            self._own.incarnation += 1
             self._workers.renew()
-            self._intent = NodeIntent.READY
+            self._own.intent = NodeIntent.READY
         else:
             self._workers.rewind()
         self._stage(Stage.WAITING)
@@ -787,7 +773,7 @@ class Engine:
         record = self.record
         if record is None or record.phase is not Phase.SEALED:
             return
-        if record.member(self._config.node, self.incarnation) is not None:
+        if self._own.is_in(record):
             self._meet(record)
 
     def _depart(self) -> None:
@@ -797,7 +783,7 @@ class Engine:
         record = self.record
         alone = record is None or record.phase is Phase.CLOSED or self._leader() is None
         due = self._stage_deadline()
-        asked = self._intent is NodeIntent.FAILED and due is not None and self._now < due
+        asked = self._own.intent is NodeIntent.FAILED and due is not None and self._now < due
         if self._hurry or alone or not (asked or self._hosts_store):
             self._end(self._result)
         elif not asked and not self._lingers:
@@ -808,65 +794,12 @@ class Engine:
                 warning=True,
             )
 
-    # --- what this node says of itself
-
-    def _joins(self) -> bool:
-        """A node that joins comes with all its workers; one that returns does not wait for those that were replaced."""
-        workers = self._workers
-        return (
-            bool(workers.outside()) and workers.waits_for_silent and not self._placed() and not workers.was_in_world()
-        )
-
-    def _me(self) -> Member:
-        config = self._config
-        workers = () if self._joins() else self._workers.eligible()
-        lease_number, preferred_rank = self._lease.lease_number, config.preferred_rank
-        return Member(
-            config.node, self.incarnation, config.host, config.port, config.role, workers, lease_number, preferred_rank
-        )
+    # --- small things
 
     def _report(self) -> Report:
-        last = self._last_report
-        workers = self._workers
-        leadership, own, done = self._election.leadership, self._me(), workers.done()
-        report = Report(
-            member=own,
-            intent=self._intent,
-            done=done,
-            broken_round=self._broken_round,
-            reason=self._reason,
-            sequence=last.sequence if last is not None else 0,
-            fault=self._health.to_say(self._now),
-            missed_round=workers.missed,
-            through=workers.through(),
-            stuck=workers.has_stuck(),
-            since=workers.since(),
-            leaving=self._leaving is not None,
-            never_came=0 if self._restarts_all() else workers.never_came,
-            asks=workers.has_asked(),
-            yields=self._yields(own, done),
-            barrier_answer=self._barrier.answer(),
-            barrier_request=leadership.barrier_request,
-            release_version=leadership.release_version,
-            expels_leavers=leadership.expels_leavers,
-        )
-        if report != last:
-            self._last_report = last = replace(report, sequence=report.sequence + 1)
-        return last
-
-    def _yields(self, own: Member, done: tuple[int, ...]) -> int:
-        """The version of a record in which all workers of this node have a place no more."""
-        record = self.record
-        if (
-            record is not None
-            and self._yielded != record.version
-            and all(worker.local_rank in done for worker in own.workers)
-            and self._placed()
-        ):
-            self._yielded = record.version
-        return self._yielded
-
-    # --- small things
+        leadership, leaving = self._election.leadership, self._leaving is not None
+        restarts_all = self._restarts_all()
+        return self._own.report(self.record, leadership, leaving=leaving, restarts_all=restarts_all, now=self._now)
 
     def _leader(self) -> Member | None:
         return self._election.leader(self.record, self._report())

@@ -554,7 +554,7 @@ def narrate(seed: int, write: Callable[[str], None], quiet: bool = True) -> None
     beats = ("Beat()", "LeaderBeatSeen", "BeatAsLeader", "ReadLeaderBeat")
 
     def tell(node: Node, seen: saw.Observation, effects: list[Effect]) -> None:
-        stage = f"{node.engine.stage.value} intent {node.engine._intent.value}"
+        stage = f"{node.engine.stage.value} intent {node.engine._own.intent.value}"
         told = [str(effect) for effect in effects if not (quiet and any(word in str(effect) for word in beats))]
         if quiet and not told and (isinstance(seen, saw.Tick) or any(word in str(seen) for word in beats)):
             return
