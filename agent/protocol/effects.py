@@ -212,3 +212,11 @@ Effect = (
     | Note
     | End
 )
+
+
+class Outbox(list[Effect]):
+    """The effects of one observation, in the order in which they are to be carried out."""
+
+    def note(self, text: str, warning: bool = False) -> None:
+        """A line for the log."""
+        self.append(Note(text, warning))

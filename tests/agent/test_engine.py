@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 from values import JOB, member, opened, sealed
 
-from softrun.agent.core.engine import SILENCE_S, Engine, Stage
+from softrun.agent.core.engine import SILENCE_S, Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.progress_watchdog import LEAVE
+from softrun.agent.core.stages import Stage
 from softrun.agent.core.worker_health import BLAME_S, OBEY_S
 from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do

@@ -21,9 +21,9 @@ from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
 from simulation.store import LeasedStore
 from simulation.workers import NEVER_S, Process
-from softrun.agent.core.engine import Stage
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.progress_watchdog import LEAVE
+from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome
 from softrun.agent.protocol.model import Address, JobSettings, NodeIntent, Phase
@@ -554,7 +554,7 @@ def narrate(seed: int, write: Callable[[str], None], quiet: bool = True) -> None
     beats = ("Beat()", "LeaderBeatSeen", "BeatAsLeader", "ReadLeaderBeat")
 
     def tell(node: Node, seen: saw.Observation, effects: list[Effect]) -> None:
-        stage = f"{node.engine.stage.value} intent {node.engine._own.intent.value}"
+        stage = f"{node.engine.stage.value} intent {node.engine._standing.intent.value}"
         told = [str(effect) for effect in effects if not (quiet and any(word in str(effect) for word in beats))]
         if quiet and not told and (isinstance(seen, saw.Tick) or any(word in str(seen) for word in beats)):
             return

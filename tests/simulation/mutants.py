@@ -13,6 +13,7 @@ from typing import Any
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.stages import Stages
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
@@ -112,11 +113,11 @@ def counts_the_minimum_wrongly() -> list[Patch]:
 
 
 def charges_failures_that_a_loss_explains() -> list[Patch]:
-    return [(Engine, "_excused", lambda self: False)]
+    return [(Stages, "_is_excused", lambda self: False)]
 
 
 def forgives_every_failure() -> list[Patch]:
-    return [(Engine, "_excused", lambda self: True)]
+    return [(Stages, "_is_excused", lambda self: True)]
 
 
 def works_without_pause() -> list[Patch]:
@@ -177,10 +178,10 @@ def evicted_node_does_not_rejoin() -> list[Patch]:
 
 
 def stops_healthy_workers() -> list[Patch]:
-    def wrong(self: Engine) -> None:
-        self._restart(charged=False)
+    def wrong(self: Stages, now: float) -> None:
+        self.restart(now, charged=False)
 
-    return [(Engine, "_halt", wrong)]
+    return [(Stages, "halt", wrong)]
 
 
 def leaves_workers_behind() -> list[Patch]:
@@ -298,7 +299,7 @@ def begins_what_is_done_again() -> list[Patch]:
     return [
         (decisions, "_survivors", lambda round_, reports, stay: stay),
         (decisions, "_too_late", lambda round_, reports, stay: False),
-        (Engine, "_is_ending", lambda self: False),
+        (Stages, "is_ending", lambda self: False),
     ]
 
 

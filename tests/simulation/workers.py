@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.conditions import Range
 from simulation.steps import Steps
-from softrun.agent.core.engine import Stage
+from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.runtime.events import WorkerFault, WorkerState, WorkerStatus

@@ -1,33 +1,61 @@
-"""What this node says of itself: its place in a record, and the report that its leader and its followers hear."""
+"""Where this node stands: the newest record, its place there, and what its leader and its followers hear of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from softrun.agent.core.answers import Answers
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import WorkerHealth
+from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
 from softrun.agent.rendezvous.leader import Leader
 
 
-class OwnReport:
+@dataclass
+class Departure:
+    """From the signal that tells a node to leave until it does."""
+
+    result: Result
+    until: float
+    """It leaves then, whatever the others need; by the engine's clock, in seconds."""
+    seen_off: bool = False
+    """The others have a world without it: its workers end the step that was agreed on."""
+
+    def is_due(self, *, works: bool, has_left: bool, expelled: bool, now: float) -> bool:
+        """Whether it leaves now. `has_left`: its workers have ended that step; `expelled`: nobody waits for it."""
+        needed = works and not (self.seen_off and has_left)
+        return not needed or (expelled and not self.seen_off) or now >= self.until
+
+
+class Standing:
     """Holds what no other part of the engine knows of this node; the rest is asked of those that do know it."""
 
     def __init__(
-        self, config: EngineConfig, workers: LocalWorkers, health: WorkerHealth, barrier: StepBarrier, lease: LeaseClock
+        self,
+        config: EngineConfig,
+        answers: Answers,
+        workers: LocalWorkers,
+        health: WorkerHealth,
+        barrier: StepBarrier,
+        lease: LeaseClock,
     ) -> None:
+        self.record: Round | None = None
         self.incarnation = 1
         self.intent = NodeIntent.READY
         self.reason = ""
         """Why the job is to end: the cause of NodeIntent.FAILED."""
         self.broken_round = 0
         """The last world that one of its workers found broken; 0 is none."""
+        self.departure: Departure | None = None
+        """It was told to leave, and works until the others can do without it."""
         self._yielded = 0
         self._last: Report | None = None
         self._config = config
+        self._answers = answers
         self._workers = workers
         self._health = health
         self._barrier = barrier
@@ -37,6 +65,17 @@ class OwnReport:
     def life(self) -> tuple[str, int]:
         """The node and its incarnation, which together have a place in a record."""
         return self._config.node, self.incarnation
+
+    @property
+    def peers(self) -> set[str]:
+        """The nodes of the world that the workers were told of last."""
+        told = self._workers.told
+        return {m.node for m in told.members} if told is not None else set()
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has a place in the newest record."""
+        return self.is_in(self.record)
 
     def is_in(self, record: Round | None) -> bool:
         """Whether this incarnation of the node has a place there."""
@@ -48,16 +87,17 @@ class OwnReport:
             raise AssertionError("a worker was in no world")
         self.broken_round = self._workers.told.number
 
-    def joins(self, record: Round | None) -> bool:
+    @property
+    def joins(self) -> bool:
         """A node that joins comes with all its workers; one that returns does not wait for those that were replaced."""
         workers = self._workers
         waits = bool(workers.outside()) and workers.waits_for_silent
-        return waits and not self.is_in(record) and not workers.was_in_world()
+        return waits and not self.is_placed and not workers.was_in_world()
 
-    def member(self, record: Round | None) -> Member:
-        """Its entry in the next record; `record` is the present one."""
+    def member(self) -> Member:
+        """Its entry in the next record."""
         config = self._config
-        workers = () if self.joins(record) else self._workers.eligible()
+        workers = () if self.joins else self._workers.eligible()
         return Member(
             node=config.node,
             incarnation=self.incarnation,
@@ -69,15 +109,10 @@ class OwnReport:
             preferred_rank=config.preferred_rank,
         )
 
-    def report(
-        self, record: Round | None, leadership: Leader, *, leaving: bool, restarts_all: bool, now: float
-    ) -> Report:
-        """All that it says now. Its sequence number rises when it says something else than the last time.
-
-        `leaving`: it was told to. `restarts_all`: a world of the same members costs the workers their processes.
-        """
+    def report(self, leadership: Leader, now: float) -> Report:
+        """All that it says now. Its sequence number rises when it says something else than the last time."""
         last, workers = self._last, self._workers
-        own, done = self.member(record), workers.done()
+        own, done = self.member(), workers.done()
         report = Report(
             member=own,
             intent=self.intent,
@@ -90,10 +125,10 @@ class OwnReport:
             through=workers.through(),
             stuck=workers.has_stuck(),
             since=workers.since(),
-            leaving=leaving,
-            never_came=0 if restarts_all else workers.never_came,
+            leaving=self.departure is not None,
+            never_came=0 if self._answers.restarts_all else workers.never_came,
             asks=workers.has_asked(),
-            yields=self._yields(record, own, done),
+            yields=self._yields(own, done),
             barrier_answer=self._barrier.answer(),
             barrier_request=leadership.barrier_request,
             release_version=leadership.release_version,
@@ -103,13 +138,14 @@ class OwnReport:
             self._last = last = replace(report, sequence=report.sequence + 1)
         return last
 
-    def _yields(self, record: Round | None, own: Member, done: tuple[int, ...]) -> int:
+    def _yields(self, own: Member, done: tuple[int, ...]) -> int:
         """The version of a record in which all workers of this node have a place no more."""
+        record = self.record
         if (
             record is not None
             and self._yielded != record.version
             and all(worker.local_rank in done for worker in own.workers)
-            and self.is_in(record)
+            and self.is_placed
         ):
             self._yielded = record.version
         return self._yielded

@@ -1,0 +1,192 @@
+"""The stages of an agent, and what each transition does to its workers and to what it says of itself.
+
+WAITING ──sealed with me──▶ WORKING ──all workers exit 0──▶ FINISHED ──closed──▶ ENDED
+   ▲  ▲                      │  │                                                  ▲
+   │  └─ open, or without me ┘  │ hard: the world changed; both: a worker failed   │
+   └──────── RESTARTING ◀───────┘                                                  │
+any ──signal, restarts spent, store lost, join timeout──▶ LEAVING ──workers gone───┘
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from softrun.agent.core.answers import Answers
+from softrun.agent.core.descriptions import describe_exit
+from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.restart_verdict import RestartVerdict
+from softrun.agent.core.standing import Standing
+from softrun.agent.core.worker_slot import SIGTERM
+from softrun.agent.protocol.effects import Outbox, Outcome, Result
+from softrun.agent.protocol.model import NodeIntent, Phase
+from softrun.policies import Response, Trigger
+from softrun.runtime.events import WorldChangeEvent
+
+
+class Stage(Enum):
+    """What an agent is doing."""
+
+    WAITING = "WAITING"  # for a world; workers are absent, or paused
+    WORKING = "WORKING"
+    RESTARTING = "RESTARTING"  # the workers are being stopped, to be started again
+    FINISHED = "FINISHED"  # all workers have exited 0; waits for the others
+    LEAVING = "LEAVING"  # the workers are being stopped for good
+    ENDED = "ENDED"
+
+
+class Stages:
+    """The stage that one agent is in, and its ways to the next. `effects` is what the engine is about to return."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        answers: Answers,
+        workers: LocalWorkers,
+        standing: Standing,
+        effects: Outbox,
+        now: float,
+    ) -> None:
+        self.stage = Stage.WAITING
+        self.since = now
+        self.open_since = now
+        """Since when there has been no world."""
+        self.result: Result | None = None
+        """With which it leaves."""
+        self.verdict = RestartVerdict(config.max_restarts, config.verdict_s)
+        self._config = config
+        self._answers = answers
+        self._workers = workers
+        self._standing = standing
+        self._effects = effects
+
+    def enter(self, stage: Stage, now: float) -> None:
+        """From here on it is in this one."""
+        self.stage = stage
+        self.since = self.open_since = now
+
+    def deadline(self) -> float | None:
+        """When this stage has lasted too long, or for long enough."""
+        config, record = self._config, self._standing.record
+        match self.stage:
+            case Stage.WAITING if record is None or record.phase is Phase.OPEN:
+                return self.open_since + config.join_timeout_s
+            case Stage.RESTARTING if not self._workers.living():
+                return self._verdict_at()
+            case Stage.FINISHED:
+                return self.since + config.exit_barrier_s
+            case Stage.LEAVING if self._standing.intent is NodeIntent.FAILED:
+                return self.since + config.close_timeout_s
+            case _:
+                return None
+
+    def is_over(self, now: float) -> bool:
+        """Whether that time has come."""
+        due = self.deadline()
+        return due is not None and now >= due
+
+    # --- to wait for another world
+
+    def halt(self, now: float) -> None:
+        """This world is over and there is no other yet."""
+        if self._answers.stops_for(Trigger.SCALE_DOWN):
+            self.restart(now, charged=False)
+        else:
+            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, now)
+            self.enter(Stage.WAITING, now)
+
+    def go_on_without_silent(self, now: float) -> None:
+        """Ask for a world of those that have asked for one."""
+        self._standing.break_world()
+        self._workers.leave_out_silent()
+        self._effects += self._workers.pause(None, now)
+        self.enter(Stage.WAITING, now)
+
+    # --- to stop the workers and start them again
+
+    def restart(self, now: float, *, charged: bool, withdraw: bool = False) -> None:
+        """Stop the workers. `charged`: because one has failed; `withdraw`: and be a newcomer afterwards."""
+        self.verdict.begin(charges=charged, now=now)
+        if withdraw:
+            self._standing.intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
+        self.enter(Stage.RESTARTING, now)
+        self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw)
+
+    def start_again(self, now: float) -> bool:
+        """The workers are stopped. Whether they start again: as soon as it is known what their failure costs."""
+        if self.verdict.charges and not self._is_excused():
+            if now < self._verdict_at():
+                return False
+            # Only a failure of this node's own costs a restart: "decrease max_restarts" (RFC, option 1).
+            if self.verdict.restarts_left == 0 or self.is_ending():
+                self.fail(now)
+                return False
+            self.verdict.charge()
+        self.verdict.settle()
+        if self._standing.intent is NodeIntent.AWAY:
+            self._standing.incarnation += 1
+            self._workers.renew()
+            self._standing.intent = NodeIntent.READY
+        else:
+            self._workers.rewind()
+        self.enter(Stage.WAITING, now)
+        return True
+
+    def _verdict_at(self) -> float:
+        return self.verdict.due_at(has_peers=len(self._standing.peers) > 1)
+
+    def _is_excused(self) -> bool:
+        """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause.
+
+        Not where workers show whether they work, and had not begun to: one that fails then may fail each time.
+        """
+        workers = self._workers
+        if workers.has_asked() and not (self._answers.restarts_all or workers.has_worked()):
+            return False
+        return self.verdict.is_excused()
+
+    def is_ending(self) -> bool:
+        """Is nobody needed who would have to begin from the beginning?"""
+        record = self._standing.record
+        if record is not None and record.finishing:
+            return True
+        match self._answers.to(Trigger.WORKER_FAILURE):
+            case Response.STOP_MEET_START:
+                return False  # those that are done stay so, and the others work on from their checkpoint
+            case Response.WITHDRAW_AND_RETURN:
+                return self._workers.through() > 0
+            case _:
+                return self._workers.through() > 0 and len(self._standing.peers) == 1
+
+    # --- to an end
+
+    def finish(self, now: float) -> None:
+        """All workers have exited 0."""
+        if self._workers.told is None:
+            self.leave(Result(Outcome.SUCCEEDED, "the workers of this node ended before they were in a world"), now)
+            return
+        self._standing.intent = NodeIntent.FINISHED
+        self.enter(Stage.FINISHED, now)
+        self._effects.note("all workers of this node have finished")
+
+    def fail(self, now: float) -> None:
+        """A worker has failed for good."""
+        result = self.workers_failed()
+        response = self._answers.to(Trigger.RESTARTS_SPENT)
+        self.leave(result, now)
+        if response is Response.END_JOB:
+            last = self.verdict.failures[-1]
+            self._standing.intent = NodeIntent.FAILED
+            self._standing.reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
+
+    def workers_failed(self) -> Result:
+        """With the failures of the last incarnation: those before it were answered by a restart."""
+        return Result(Outcome.WORKERS_FAILED, failures=tuple(self.verdict.failures))
+
+    def leave(self, result: Result, now: float, signum: int = SIGTERM) -> None:
+        """Stop the workers for good."""
+        self.result = result
+        self._standing.departure = None
+        self._standing.intent = NodeIntent.LEFT
+        self.enter(Stage.LEAVING, now)
+        self._effects += self._workers.stop(signum, now)

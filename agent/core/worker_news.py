@@ -1,0 +1,229 @@
+"""What follows from what the workers of a node do: they say something, hang, never ask for a world, or end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from softrun.agent.core.answers import Answers
+from softrun.agent.core.descriptions import describe_exit
+from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.stages import Stage, Stages
+from softrun.agent.core.standing import Standing
+from softrun.agent.core.step_barrier import StepBarrier
+from softrun.agent.core.worker_health import Finding, WorkerHealth
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Outbox
+from softrun.agent.protocol.model import Phase
+from softrun.agent.rendezvous import ranks
+from softrun.agent.rendezvous.leader import Leader
+from softrun.policies import Response, Trigger
+from softrun.runtime.events import WorkerStatus
+
+LOOK_S = 1.0  # between two looks whether workers that ask for no world have begun
+
+
+class WorkerNews:
+    """Takes the news of the workers in. `effects` is what the engine is about to return."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        answers: Answers,
+        workers: LocalWorkers,
+        health: WorkerHealth,
+        barrier: StepBarrier,
+        standing: Standing,
+        stages: Stages,
+        leadership: Leader,
+        effects: Outbox,
+    ) -> None:
+        self._replaces = False  # is a worker to be started in the place of one that failed?
+        self._look_at: float | None = None  # when to look again whether workers that do not ask have begun
+        self._config = config
+        self._answers = answers
+        self._workers = workers
+        self._health = health
+        self._barrier = barrier
+        self._standing = standing
+        self._stages = stages
+        self._leadership = leadership
+        self._effects = effects
+
+    def deadlines(self) -> list[float | None]:
+        """When to `advance` if nothing else happens first."""
+        return [*self._health.deadlines(), self._workers.deadline(), self._look_at, self._late_at()]
+
+    def advance(self, now: float) -> None:
+        """What follows without any news."""
+        self._look_for_stores(now)
+        self._look_for_late(now)
+        self._effects += self._health.advance(now)
+        self._effects += self._workers.tick(now)
+        for failure in self._workers.given_up():
+            self.gone(failure, now)
+
+    # --- they work
+
+    def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> None:
+        """A worker has said how it is."""
+        told = self._workers.told
+        if not self._workers.said(local_rank, launch, status, now) or told is None:
+            return
+        if status.counts == told.number:
+            self._effects += self._barrier.counts(local_rank, launch)
+        if self._workers.has_worked():
+            self._leadership.worked_in(told.number)
+        if status.broken_round == told.number:
+            self._standing.broken_round = told.number
+        if status.fault is None or status.fault.round != told.number:
+            return
+        if self._answers.restarts_all:
+            # A restart is a new process, so whoever needs one has failed.
+            self._effects += self._workers.end(local_rank, now, hangs=False)
+        else:
+            self._health.told(told, local_rank, status.fault, now)
+
+    def showed_progress(self, seen: saw.ProgressSeen, now: float) -> None:
+        """A worker was looked at, and made progress then, or does not."""
+        local_rank = seen.local_rank
+        finding = self._health.look(seen, now)
+        text = self._workers.describe(local_rank, now)
+        match finding:
+            case Finding.WELL:
+                pass
+            case Finding.SUSPECT if not self._answers.restarts_all:
+                self._suspect(local_rank, text, now)
+            case Finding.STUCK:
+                self._effects.note(f"{text} and has not left its world: the others go on without it", warning=True)
+            case Finding.SUSPECT | Finding.HANGS:
+                self._effects.note(f"{text} and is ended", warning=True)
+                self._effects += self._workers.end(local_rank, now)
+
+    def _suspect(self, local_rank: int, text: str, now: float) -> None:
+        self._effects += self._workers.show(local_rank)
+        if self._stages.stage is Stage.WORKING and not self._workers.leaving(local_rank):
+            self._effects.note(f"{text}: asking for a new world", warning=True)
+            self._stages.go_on_without_silent(now)
+            self._health.accuse(local_rank, now)
+            self._effects += self._workers.look_at_all()
+        self._health.suspect(local_rank, now)
+
+    # --- they ask for no world
+
+    def _late_at(self) -> float | None:
+        """When to go on without the workers that have yet to ask for a world."""
+        joins = self._standing.joins
+        return self._workers.late_at(joins) if joins or self._stages.stage is Stage.WORKING else None
+
+    def _look_for_late(self, now: float) -> None:
+        late_at = self._late_at()
+        if late_at is None or now < late_at or self._answers.restarts_all:
+            return
+        for local_rank in self._workers.silent():
+            self._effects.note(
+                f"worker {local_rank} has yet to ask for its world: the others go on until it does", True
+            )
+        if self._standing.joins:
+            self._workers.leave_out_silent()
+        else:
+            self._stages.go_on_without_silent(now)
+
+    def _look_for_stores(self, now: float) -> None:
+        """Those that have asked for no world may have begun in one that is not theirs."""
+        unasked = [] if self._answers.restarts_all else self._workers.unasked()
+        if not unasked:
+            self._look_at = None
+        elif self._look_at is None or now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._effects += [do.LookForStore(local_rank, launch) for local_rank, launch in unasked]
+
+    def used_store(self, local_rank: int, launch: int, port: int, now: float) -> None:
+        """A worker has begun in the world that its environment names, and has not asked for any."""
+        at_work = self._stages.stage in (Stage.WAITING, Stage.WORKING)
+        if at_work and self._workers.uses_store(local_rank, launch, port):
+            self._effects.note(
+                f"worker {local_rank} takes its world from its environment alone, and the world is another by now: the "
+                "workers of this node are started again, as they are with each world under --restart_policy hard; a "
+                "script that calls softrun.worlds() or get_worker_info() keeps its processes",
+                warning=not self._workers.never_asks,
+            )
+            self._workers.never_asks = True
+            self._stages.restart(now, charged=False)
+
+    # --- they end
+
+    def exited(self, local_rank: int, launch: int, exitcode: int, now: float) -> None:
+        """The process of a worker has ended."""
+        self.gone(self._workers.exited(local_rank, launch, exitcode), now)
+
+    def gone(self, failure: do.Failure | None, now: float) -> None:
+        """A worker has ended, or was given up: by a failure, or in order."""
+        match self._stages.stage:
+            case Stage.WAITING | Stage.WORKING:
+                if failure is not None:
+                    self._failed(failure, now)
+                    return
+                if self._workers.incomplete or (self._workers.unbuilt and not self._answers.restarts_all):
+                    self._standing.break_world()
+                if self._workers.through():
+                    self._effects += self._workers.dismiss(now)
+                if self._workers.finished():
+                    self._stages.finish(now)
+            case Stage.RESTARTING | Stage.LEAVING:
+                pass  # they were asked to end; the engine looks whether all have
+            case Stage.FINISHED | Stage.ENDED:
+                pass  # one that was given up long ago
+
+    def _failed(self, failure: do.Failure, now: float) -> None:
+        self._stages.verdict.failed(failure)
+        self._effects.note(f"worker of rank {failure.rank} {describe_exit(failure.exitcode)}", warning=True)
+        response = self._answers.to(Trigger.WORKER_FAILURE)
+        if self._stages.is_ending():  # a restarted worker would be a newcomer, and finished work is never run again
+            if response not in (Response.REPLACE_WORKER, Response.RECORD_FAILURE):
+                self._stages.fail(now)
+                return
+            response = Response.RECORD_FAILURE
+        match response:
+            case Response.STOP_MEET_START:
+                # This node keeps its place, and everybody meets once: in the world that follows the broken one.
+                self._standing.break_world()
+                self._stages.restart(now, charged=True)
+            case Response.WITHDRAW_AND_RETURN:
+                self._stages.restart(now, charged=True, withdraw=True)
+            case Response.REPLACE_WORKER:
+                if self._workers.restarts_of(failure.local_rank) >= self._config.max_restarts:
+                    self._stages.fail(now)
+                else:
+                    self._replaces = self._others_work()
+                    self._workers.replace(failure.local_rank, outside=self._replaces)
+            case Response.RECORD_FAILURE:
+                if not self._workers.eligible() and not self._workers.living():
+                    self._stages.fail(now)
+                elif self._workers.finished():
+                    self._stages.finish(now)
+            case _:
+                raise AssertionError(f"a policy answered a worker's failure with {response}")
+
+    # --- they are started before there is a world for them
+
+    def replace_failed(self, now: float) -> None:
+        """The survivors' next world comes first: to start a process takes a while."""
+        if self._replaces:
+            self._replaces = False
+            self.warm_up(now)
+
+    def warm_up(self, now: float) -> None:
+        """Whoever is to join those at work starts outside of their world, so that they need not wait."""
+        record = self._standing.record
+        if record is not None and self._workers.absent() and self._others_work():
+            own = replace(self._standing.member(), workers=self._workers.all_workers())
+            expected, restarts_left = ranks.with_member(record, own), self._stages.verdict.restarts_left
+            self._effects += self._workers.warm_up(expected, self._standing.life, restarts_left, now)
+
+    def _others_work(self) -> bool:
+        """Is there a world that goes on while somebody is started to join it?"""
+        record = self._standing.record
+        sealed = record is not None and record.phase is Phase.SEALED and not record.finishing
+        return sealed and not self._answers.stops_for(Trigger.SCALE_UP)
