@@ -146,8 +146,14 @@ def begin_world() -> None:
 def check_world() -> None:
     """Raise what a lost peer raises if the world is over."""
     if _world_is_over:
-        error: Any = getattr(sys.modules.get("torch.distributed"), "DistError", ConnectionError)
-        raise error("the world has changed: leave its groups, and ask for the next one before you build another group")
+        text = "the world has changed: leave its groups, and ask for the next one before you build another group"
+        raise _dist_error()(text)
+
+
+def _dist_error() -> type[Exception]:
+    """What torch raises when a peer or its store is lost."""
+    error: type[Exception] = getattr(sys.modules.get("torch.distributed"), "DistError", ConnectionError)
+    return error
 
 
 def release_connections() -> None:
@@ -188,7 +194,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
             result = build_group(*args, **options)
             group, store = result if isinstance(result, tuple) else (result, None)
-            noted = _note(group, store, connections) if group in registered_groups() else None
+            noted = _note(group, store, connections, built=True) if group in registered_groups() else None
         if noted is not None and build.aborted:
             noted.cut()
         return result
@@ -303,8 +309,12 @@ def settle_builds() -> None:
         _settle(build)
 
 
-def _note(group: Any, store: Any, connections: Connections | None = None) -> NotedGroup | None:
-    """What fails here must not fail the trainer: then it is tried again when the group is aborted."""
+def _note(group: Any, store: Any, connections: Connections | None = None, *, built: bool = False) -> NotedGroup | None:
+    """What fails here must not fail the trainer: then it is tried again when the group is aborted.
+
+    `built`: just now, and its user waits for it. If its store is gone already, so is its world, and nothing could abort
+    it: then its user is told, as it is by a peer that is lost.
+    """
     try:
         devices = gloo_devices(group)
         if not devices or group.size() < 2:
@@ -324,8 +334,10 @@ def _note(group: Any, store: Any, connections: Connections | None = None) -> Not
             _rehearse()
         if group.size() > 1:
             release_connections()
-    except Exception:
+    except Exception as error:
         _log.debug("a process group could not be noted", exc_info=True)
+        if built and isinstance(error, _dist_error()):
+            raise
         return None
     return noted
 

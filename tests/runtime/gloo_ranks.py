@@ -106,13 +106,20 @@ class Rank:
 @contextmanager
 def ranks(body: Callable[[Me], None], size: int) -> Iterator[list[Rank]]:
     """`size` processes that run `body`, with a store of their own, which outlives them all."""
+    with store_and_ranks(body, size) as (_, started):
+        yield started
+
+
+@contextmanager
+def store_and_ranks(body: Callable[[Me], None], size: int) -> Iterator[tuple[Rank, list[Rank]]]:
+    """As `ranks`, with the process that has the store."""
     keeper = Rank(_keep_a_store, 0, 0, 0)  # a process of its own: a store's threads do not bear a fork
     started = [keeper]
     try:
         port = keeper.says()
         for rank in range(size):
             started.append(Rank(body, rank, size, port))
-        yield started[1:]
+        yield keeper, started[1:]
     finally:
         for one in reversed(started):
             one.end_by_force()

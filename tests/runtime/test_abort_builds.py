@@ -10,12 +10,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from bystander import bystander
-from gloo_ranks import Me, Sit, ranks, run
+from gloo_ranks import Me, Sit, ranks, run, store_and_ranks
 from torch.distributed import distributed_c10d
 
 from fake_agent import DEADLINE_S, wait_until
@@ -203,3 +204,33 @@ def test_the_exception_that_an_abort_causes_is_rehearsed_once() -> None:
     """The first one of a process takes 20 ms more than the others."""
     for started in run(build_twice, 2):
         assert started.count("softrun-rehearsal") == 1
+
+
+def build_while_the_store_goes(me: Me) -> None:
+    """The store is gone between the last line of torch's building and the first of softrun's noting."""
+    build = distributed_c10d._new_process_group_helper
+
+    def building(*args: Any, **options: Any) -> Any:
+        result = build(*args, **options)
+        me.say("built")
+        me.hear()
+        return result
+
+    distributed_c10d._new_process_group_helper = building
+    track_groups()
+    try:
+        me.build()
+    except dist.DistError:
+        me.say("told")
+        leave_groups(in_trouble=True)
+
+
+def test_who_builds_a_group_that_nothing_could_abort_any_more_is_told() -> None:
+    with store_and_ranks(build_while_the_store_goes, 2) as (keeper, started):
+        for rank in started:
+            assert rank.says() == "built"
+        keeper.end_by_force()
+        for rank in started:
+            rank.tell()
+            assert rank.says() == "told"
+            rank.ends()
