@@ -1,7 +1,7 @@
 """The table: command lines, and the scripts that they run. Every flag of torchrun's is in at least one.
 
 A case is run by both launchers in directories of their own, which look alike. `same` names what must be equal of what
-they leave behind; the README lists where they differ on purpose.
+they leave behind; docs/coming-from-torchrun.md lists where they differ on purpose.
 """
 
 from __future__ import annotations
