@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,15 @@ def test_the_reference_has_every_public_name(module: str) -> None:
     reference = (DOCS / "api.md").read_text()
     missing = [n for n in importlib.import_module(module).__all__ if not re.search(rf"[.`]{n}\b", reference)]
     assert not missing, f"docs/api.md lacks {', '.join(missing)} of {module}"
+
+
+@pytest.mark.parametrize("module", ["agent/core/engine.py", "agent/core/worker_slot.py", "runtime/inprocess/call.py"])
+def test_the_design_shows_the_drawings_of_the_code(module: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / module).read_text())) or ""
+    drawn = [textwrap.dedent(paragraph) for paragraph in text.split("\n\n") if "──" in paragraph]
+    assert drawn
+    for drawing in drawn:
+        assert drawing in (DOCS / "design.md").read_text(), f"docs/design.md lacks this one of {module}:\n{drawing}"
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.DIAGRAMS))
