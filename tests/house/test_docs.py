@@ -53,6 +53,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert heading in headings(target), f"{page.name} links to {path}#{heading}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_every_module_that_is_named_is_there(page: Path) -> None:
+    named = re.findall(r"`((?:agent|runtime|policies|scripts|tests|examples)/[\w/.]+)`", page.read_text())
+    gone = [path for path in named if not (ROOT / path).exists()]
+    assert not gone, f"{page.name} names {', '.join(gone)}"
+
+
 def test_every_page_is_in_a_table_of_contents() -> None:
     listed = {
         name
