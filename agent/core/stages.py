@@ -1,11 +1,4 @@
-"""The stages of an agent, and what each transition does to its workers and to what it says of itself.
-
-WAITING ──sealed with me──▶ WORKING ──all workers exit 0──▶ FINISHED ──closed──▶ ENDED
-   ▲  ▲                      │  │                                                  ▲
-   │  └─ open, or without me ┘  │ hard: the world changed; both: a worker failed   │
-   └──────── RESTARTING ◀───────┘                                                  │
-any ──signal, restarts spent, store lost, join timeout──▶ LEAVING ──workers gone───┘
-"""
+"""The stages of an agent, and what each transition does to its workers and to what it says of itself."""
 
 from __future__ import annotations
 
@@ -35,6 +28,26 @@ class Stage(Enum):
     ENDED = "ENDED"
 
 
+#: From which stage to which an agent goes, and when.
+TRANSITIONS = {
+    (Stage.WAITING, Stage.WORKING): "a world is sealed with this node",
+    (Stage.WAITING, Stage.RESTARTING): "a worker failed, or did not leave",
+    (Stage.WAITING, Stage.FINISHED): "all workers have exited 0",
+    (Stage.WAITING, Stage.LEAVING): "signal, restarts spent, store lost, join timeout",
+    (Stage.WORKING, Stage.WORKING): "the next world is sealed",
+    (Stage.WORKING, Stage.WAITING): "the world is over, and there is no other yet",
+    (Stage.WORKING, Stage.RESTARTING): "a worker failed; hard: the world changed",
+    (Stage.WORKING, Stage.FINISHED): "all workers have exited 0",
+    (Stage.WORKING, Stage.LEAVING): "signal, restarts spent, store lost",
+    (Stage.RESTARTING, Stage.WAITING): "the workers are gone",
+    (Stage.RESTARTING, Stage.LEAVING): "restarts spent, signal, store lost",
+    (Stage.FINISHED, Stage.LEAVING): "signal",
+    (Stage.FINISHED, Stage.ENDED): "all nodes are done",
+    (Stage.LEAVING, Stage.LEAVING): "another reason to leave",
+    (Stage.LEAVING, Stage.ENDED): "the workers are gone",
+}
+
+
 class Stages:
     """The stage that one agent is in, and its ways to the next. `effects` is what the engine is about to return."""
 
@@ -62,6 +75,8 @@ class Stages:
 
     def enter(self, stage: Stage, now: float) -> None:
         """From here on it is in this one."""
+        if (self.stage, stage) not in TRANSITIONS:
+            raise AssertionError(f"from {self.stage.value} to {stage.value}")
         self.stage = stage
         self.since = self.open_since = now
 

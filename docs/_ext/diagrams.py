@@ -1,4 +1,5 @@
-"""The generated diagrams: what the transitions of the rendezvous record do, tried on a record of each phase.
+"""The generated diagrams: the stages of the engine, from their table, and what the transitions of the rendezvous record
+do, tried on a record of each phase.
 
 `python docs/_ext/diagrams.py` writes docs/pictures/*.dot, and draws *.svg with graphviz. A test holds the .dot files
 against the code, and each picture against its .dot file by the checksum that it carries.
@@ -11,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from softrun.agent.core.stages import TRANSITIONS, Stage
 from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round, Worker
 from softrun.agent.rendezvous import transitions
 
@@ -49,14 +51,26 @@ def rendezvous() -> str:
     together: dict[tuple[str, str], list[str]] = {}
     for start, end, name in arrows():
         together.setdefault((start, end), []).append(name)
+    nodes = ["  nothing [shape=plaintext, style=solid];", *(f"  {phase.value};" for phase in Phase)]
+    labels = {ends: "\\n".join(names) for ends, names in together.items()}
+    return _graph("the rendezvous record", "monospace", nodes, labels)
+
+
+def stages() -> str:
+    """The engine's stages and what leads from one to the next, for graphviz."""
+    nodes = [f"  {stage.value};" for stage in Stage]
+    labels = {(a.value, b.value): when.replace(", ", ",\\n") for (a, b), when in TRANSITIONS.items()}
+    return _graph("the stages of an agent", "sans-serif", nodes, labels)
+
+
+def _graph(name: str, font: str, nodes: list[str], labels: dict[tuple[str, str], str]) -> str:
     lines = [
-        'digraph "the rendezvous record" {',
+        f'digraph "{name}" {{',
         "  rankdir=LR; bgcolor=transparent; nodesep=0.6; ranksep=1.1;",
         '  node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#46628c", fontname="sans-serif"];',
-        '  edge [color="#46628c", fontname="monospace", fontsize=11];',
-        "  nothing [shape=plaintext, style=solid];",
-        *(f"  {phase.value};" for phase in Phase),
-        *(_arrow(start, end, "\\n".join(names)) for (start, end), names in together.items()),
+        f'  edge [color="#46628c", fontname="{font}", fontsize=11];',
+        *nodes,
+        *(_arrow(start, end, label) for (start, end), label in labels.items()),
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -66,7 +80,7 @@ def _arrow(start: str, end: str, label: str) -> str:
     return f'  {start} -> {end} [label="{label}"];'
 
 
-DIAGRAMS: dict[str, Callable[[], str]] = {"rendezvous": rendezvous}
+DIAGRAMS: dict[str, Callable[[], str]] = {"rendezvous": rendezvous, "stages": stages}
 
 
 def checksum(source: str) -> str:
