@@ -129,63 +129,77 @@ def build_parser() -> argparse.ArgumentParser:
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30, by default.",
         )
     own = parser.add_argument_group("softrun")
+    _add_policy(own, EnvironmentDefault)
+    _add_timeouts(own, EnvironmentDefault)
+    _add_starts(own, EnvironmentDefault, FlagInEnvironment)
+    _abbreviate_only_torchs(parser, own)
+    return parser
+
+
+def _add_policy(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
     own.add_argument(
         "--restart-policy",
         "--restart_policy",
-        action=EnvironmentDefault,
+        action=default,
         type=str,
         default="hard",
         metavar="{" + ",".join(available_policies()) + "}",
-        help="What happens to the workers when the world changes: hard restarts all of them, soft keeps the healthy "
-        "ones alive and tells them of the new world.",
+        help="What happens to the workers when the world changes: hard restarts all of them; soft keeps the healthy "
+        "ones alive and tells them about the new world.",
     )
     own.add_argument(
         "--worker-failure",
         "--worker_failure",
-        action=EnvironmentDefault,
+        action=default,
         type=str,
         default=WorkerFailure.NO_REPLACE.value,
         metavar="{" + ",".join(variant.value for variant in WorkerFailure) + "}",
-        help="Under soft, what happens when a worker fails: no-replace restarts all workers of its node, replace only "
-        "the failed one, record goes on without it.",
+        help="What happens under soft when a worker fails: no-replace restarts all workers of its node, replace "
+        "restarts only the failed one, record goes on without it.",
     )
+
+
+def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
     own.add_argument(
         "--soft-timeout",
         "--soft_timeout",
-        action=EnvironmentDefault,
+        action=default,
         type=float,
         default=None,
         metavar="SECONDS",
-        help="A worker whose main thread executes no byte code for so long, or that pings and has not for so long, "
-        "hangs or waits for one that does: all leave their world, and who does is in the next. Never, by default.",
+        help="How long a worker may make no progress: its main thread executes no byte code, or, if it pings, sends no "
+        "ping. Then all workers leave their world, and those that do are in the next one. Default: no limit.",
     )
     own.add_argument(
         "--hard-timeout",
         "--hard_timeout",
-        action=EnvironmentDefault,
+        action=default,
         type=float,
         default=None,
         metavar="SECONDS",
-        help="A worker that has made no progress for so long is ended, its stacks in its log, and that is its failure. "
-        "By default never, but 60 s after it was told to leave its world.",
+        help="How long a worker may make no progress before it is ended. That counts as its failure; its stacks are in "
+        "its log. Default: no limit, but 60 s once it was told to leave its world.",
     )
+
+
+def _add_starts(
+    own: argparse._ArgumentGroup, default: type[argparse.Action], in_environment: type[argparse.Action]
+) -> None:
     own.add_argument(
         "--no-warm-start",
         "--no_warm_start",
-        action=FlagInEnvironment,
-        help="Start each worker by itself, with its own imports. By default workers that are Python scripts are forked "
-        "from a process that has imported torch.",
+        action=in_environment,
+        help="Start each worker on its own, with its own imports. By default, workers that are Python scripts are "
+        "forked from a process that has imported torch.",
     )
     own.add_argument(
         "--preload",
-        action=EnvironmentDefault,
+        action=default,
         type=str,
         default="",
         metavar="MODULE,...",
-        help="What that process imports beside torch. A module that starts threads or CUDA cannot be among them.",
+        help="What that process imports besides torch. Leave out modules that start threads or CUDA.",
     )
-    _abbreviate_only_torchs(parser, own)
-    return parser
 
 
 def _has(parser: argparse.ArgumentParser, flag: str) -> bool:
