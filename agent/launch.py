@@ -40,7 +40,7 @@ logger = logging.getLogger("softrun")
 
 
 class RestartPolicy(Enum):
-    """The policies that softrun brings. A third party's is given to LaunchConfig by its name."""
+    """The policies that come with softrun. Give a third party's policy to LaunchConfig by its name."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -48,17 +48,18 @@ class RestartPolicy(Enum):
 
 @dataclass
 class LaunchConfig(TorchLaunchConfig):
-    """How to run a job. The fields are torch's, with c10d as the default of `rdzv_backend`, and softrun's own:
+    """How to run a job. The fields are those of torch's LaunchConfig, with c10d as the default of `rdzv_backend`, and:
 
     restart_policy: SOFT keeps healthy workers alive, HARD restarts all of them; or the name of a third party's policy.
-    worker_failure: under SOFT, what follows when a worker fails: "no-replace" (the RFC's default), "replace", "record".
-    soft_timeout, hard_timeout: after how many seconds without progress a worker's world is formed anew, and after how
-    many the worker is ended, which is its failure; None is never. Progress is that the main thread executes byte code,
-    and the calls of `World.ping` where there are any; a worker shows it from its first question for a world on.
-    warm_start: fork workers that are Python scripts from a process that has imported torch, and what `preload` names.
+    worker_failure: what happens under SOFT when a worker fails: "no-replace" (the RFC's default) restarts all workers
+    of its node, "replace" restarts only the failed one, "record" goes on without it.
+    soft_timeout, hard_timeout: how many seconds a worker may make no progress before all workers form a new world, and
+    before it is ended, which counts as its failure; None means never. A worker makes progress if its main thread
+    executes byte code, or, once it has called `World.ping`, if it pings. It is watched once it has asked for a world.
+    warm_start: fork workers that are Python scripts from a process that has imported torch and what `preload` names.
 
-    `monitor_interval` has a meaning for handlers of torch's kind only: nothing is polled here. Raises UsageError, a
-    ValueError.
+    `monitor_interval` matters only to handlers of torch's own kind: softrun polls nothing.
+    Raises UsageError, a ValueError, in one line, for values that cannot be used.
     """
 
     rdzv_backend: str = "c10d"

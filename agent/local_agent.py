@@ -59,16 +59,17 @@ _T = TypeVar("_T")
 
 
 class LocalElasticAgent(TorchLocalElasticAgent):
-    """Runs the workers of one node. The arguments are torch's, and softrun's own:
+    """Runs the workers of one node. The arguments are those of torch's LocalElasticAgent, and:
 
-    restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant. soft_timeout and
-    hard_timeout: how long, in seconds, a worker may make no progress, as `progress_limits` has it. preload: modules
-    that workers find imported beside torch, where they are Python scripts; None has each import what it needs.
+    restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant.
+    soft_timeout, hard_timeout: how many seconds a worker may make no progress; see `softrun.LaunchConfig`.
+    preload: modules, besides torch, that workers which are Python scripts find imported; with None each worker imports
+    what it needs by itself.
 
-    Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The signals that it
-    handles are those that the environment variable TORCHELASTIC_SIGNALS_TO_HANDLE names, as with torch's.
-    `uninterruptible_state_timeout` is heeded with a handler of torch's kind only.
-    Raises UsageError for what cannot be.
+    Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The environment variable
+    TORCHELASTIC_SIGNALS_TO_HANDLE names the signals that it handles, as with torch's agent.
+    `uninterruptible_state_timeout` matters only to handlers of torch's own kind.
+    Raises UsageError, in one line, for values that cannot be used.
     """
 
     def __init__(

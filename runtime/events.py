@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST_NAMED = 16
-"""Of the faults of one world, beside the first."""
+"""How many faults of one world are named beside the first."""
 MOST_CHARACTERS = 240
 
 
@@ -24,21 +24,30 @@ class _Value(BaseModel):
 
 
 class WorldChangeEvent(str, Enum):
-    """Why the world changed, as peers and workers see it."""
+    """Why the world changed: nodes or workers joined (SCALE_UP), or left (SCALE_DOWN).
+
+    Source: the soft-restart RFC, "Worker(trainer) API changes".
+    """
 
     SCALE_UP = "SCALE_UP"
     SCALE_DOWN = "SCALE_DOWN"
 
 
 class WorkerState(str, Enum):
-    """What the agent asks of a worker: HEALTHY to work in the given world, PAUSED to leave it and wait."""
+    """What the agent asks of a worker: HEALTHY, work in the given world; PAUSED, leave it and wait for the next.
+
+    Source: the soft-restart RFC, "Worker(trainer) API changes".
+    """
 
     HEALTHY = "HEALTHY"
     PAUSED = "PAUSED"
 
 
 class WorkerInfo(_Value):
-    """One worker's place in one world."""
+    """One worker's place in one world: its ranks, the sizes, and the address of the world's store.
+
+    Source: the soft-restart RFC, "Worker(trainer) API changes"; `group_rank` and `group_world_size` are softrun's own.
+    """
 
     local_rank: int = Field(ge=0, description="rank among the workers of this node")
     role_rank: int = Field(ge=0, description="rank among the workers of the same role")
@@ -53,9 +62,10 @@ class WorkerInfo(_Value):
     group_world_size: int = Field(default=1, ge=1, description="number of nodes")
 
     def get_pg_parameters(self) -> dict[str, Any]:
-        """Keyword arguments for `torch.distributed.init_process_group` beside `backend` (RFC, "Description").
+        """Return the arguments of `torch.distributed.init_process_group` other than `backend`.
 
-        The store is hosted by an agent and is fresh in every world, so nothing stale can be read from it.
+        They are `init_method`, `rank` and `world_size`. An agent hosts the store that `init_method` names, a new one in
+        each world, so nothing stale can be read from it. Source: the soft-restart RFC, "Description".
         """
         return {
             "init_method": f"tcp://{_in_url(self.master_addr)}:{self.master_port}",
@@ -65,7 +75,7 @@ class WorkerInfo(_Value):
 
 
 class WorkerFault(_Value):
-    """What befell a worker, and ends the world for all."""
+    """A fault of one worker that ends the world for all of them."""
 
     round: int = Field(description="the world in which it happened")
     text: str = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
@@ -80,7 +90,7 @@ class WorkerFault(_Value):
 
 
 def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
-    """The faults of one world as one: the first in full, of the others who and what."""
+    """Return the faults of one world as one: the first in full, the others in a line each."""
     first, *others = faults
     texts = [first.text, *(f"also {headline(other.text)}" for other in others[:MOST_NAMED] if other.text)]
     if len(others) > MOST_NAMED:
@@ -94,20 +104,23 @@ def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
 
 
 def headline(text: str) -> str:
-    """Of a fault's text: what comes before its traceback, and the traceback's last line."""
+    """Return a fault's text in a line: what comes before its traceback, and the traceback's last line."""
     lines = text.strip().splitlines() or [""]
     head, _, _ = lines[0].partition(" Traceback")
     return f"{head} {lines[-1]}"[:MOST_CHARACTERS] if len(lines) > 1 else lines[0][:MOST_CHARACTERS]
 
 
 class WorkerEvent(_Value):
-    """One message of an agent to one worker. Events are applied in order of `sequence`; the last one holds."""
+    """A message from an agent to one worker. Events arrive in the order of `sequence`, and the last one holds.
+
+    Source: the soft-restart RFC, "Worker(trainer) API changes"; the fields from `fault` on are softrun's own.
+    """
 
     timestamp: int = Field(description="when the agent wrote it, in milliseconds since the epoch")
     worker_info: WorkerInfo = Field(description="of a PAUSED event: the place in the world that is over")
     worker_state: WorkerState
     change_event: WorldChangeEvent | None = Field(
-        default=None, description="None at a worker's start, and where the same members form a new world"
+        default=None, description="None when a worker starts, and when the same members form a new world"
     )
     # softrun's own
     fault: WorkerFault | None = Field(default=None, description="what ended the world before this one, if it is known")
@@ -122,17 +135,17 @@ class WorkerEvent(_Value):
 
     @property
     def interrupts(self) -> bool:
-        """Whether nobody will end a step of the world before it. For newcomers alone a worker ends the one it is in."""
+        """Whether the step under way is lost. If the world changes for newcomers alone, it is completed."""
         if self.leave_after is not None:
             return False
         return self.worker_state is not WorkerState.PAUSED or self.change_event is not WorldChangeEvent.SCALE_UP
 
     def environment(self) -> dict[str, str]:
-        """The variables by which torchrun tells a worker of its world, for `init_process_group()` with `env://`.
+        """Return the variables that torchrun sets for a worker, so that `init_process_group()` with `env://` works.
 
-        TORCHELASTIC_RESTART_COUNT is the number of worlds before this one, so every member of a world has the same,
-        and torch's env:// rendezvous, which prefixes its keys with it, never meets an earlier world's. LOCAL_RANK is
-        not among them: it is the process's, not the world's.
+        TORCHELASTIC_RESTART_COUNT is the number of worlds before this one. Every member of a world has the same value,
+        and torch's env:// rendezvous, which prefixes its keys with it, never reads those of an earlier world.
+        LOCAL_RANK is not included: it belongs to the process, not to the world.
         """
         info = self.worker_info
         return {
@@ -150,20 +163,20 @@ class WorkerEvent(_Value):
 
 
 class ProgressLimits(_Value):
-    """After how long without progress what is done about a worker; in seconds, None for never."""
+    """What happens to a worker that makes no progress, and after how many seconds; None means never."""
 
-    soft: float | None = Field(default=None, gt=0, description="then all are restarted, each in its process")
-    hard: float | None = Field(default=None, gt=0, description="then this one is ended")
-    grace: float | None = Field(default=None, ge=0, description="from SIGTERM to SIGKILL; None is the agent's own")
+    soft: float | None = Field(default=None, gt=0, description="seconds until all restart in their processes")
+    hard: float | None = Field(default=None, gt=0, description="seconds until this worker is ended")
+    grace: float | None = Field(default=None, ge=0, description="seconds from SIGTERM to SIGKILL; None: the agent's")
 
 
 class WorkerStatus(_Value):
-    """What a worker tells its agent. The file is overwritten: the agent sees the newest, not every one."""
+    """What a worker tells its agent. Each replaces the one before, so the agent sees the newest, not every one."""
 
     ready: bool = Field(default=False, description="it has asked for a world at least once")
     applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")
     broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
-    fault: WorkerFault | None = Field(default=None, description="what befell it last")
+    fault: WorkerFault | None = Field(default=None, description="its last fault")
     counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
     worked: int = Field(
         default=0,

@@ -49,28 +49,36 @@ _log = logging.getLogger("softrun.runtime")
 
 
 def get_worker_event() -> WorkerEvent:
-    """The last event that this worker was sent. An event that was sent is always seen.
+    """Return the last event that this worker's agent has sent. No event is missed.
 
-    It does not wait, unless the agent of a worker at work gives no sign of itself, so that the event may not hold.
+    It does not wait, with one exception: if the agent of a worker at work is silent for so long that the world may
+    have changed without it, the call returns when the agent is heard again or the world is over. Without a new event it
+    makes no system call.
+
+    Raises ChannelError if this process was started neither by softrun nor by torchrun. Source: the soft-restart RFC,
+    "Worker(trainer) API changes".
     """
     return _worker().listen()
 
 
 def get_worker_info() -> WorkerInfo:
-    """This worker's place in the newest world.
+    """Return this worker's place in the newest world; build a process group from it.
 
-    Waits while the worker is paused, and while the world that it last returned is known to be broken. Inside softrun
-    RANK, WORLD_SIZE, MASTER_ADDR and the like are set anew, so `init_process_group()` with `env://` works again.
+    Waits while the worker is paused, and while the world that it returned last is known to be broken. RANK, WORLD_SIZE,
+    MASTER_ADDR and the like are set again for each world, so `init_process_group()` with `env://` works as well. In a
+    child of the worker it returns the worker's place, once the worker is not paused.
 
-    In a child of the worker it is the worker's place, once that is not paused.
+    Raises ChannelError if this process was started neither by softrun nor by torchrun. Source: the soft-restart RFC,
+    "Worker(trainer) API changes".
     """
     return _worker().hand_out()
 
 
 def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], None]:
-    """Have `callback(event)` called for each event after this call, in order, and return what ends that.
+    """Call `callback(event)` for each later event, in order. Returns a function that ends this.
 
-    It is called in a thread of softrun's, while the main thread may sit in a collective. What it raises is logged.
+    The callback runs in a thread of softrun's, while the main thread may be in a collective. Its exceptions are logged,
+    and the next event is delivered as usual.
     """
     return _worker().inbox.subscribe(callback)
 

@@ -33,11 +33,11 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class WorldChanged(Exception):  # noqa: N818 - it is news, not an error
-    """This world is over. Let it pass: `World.process_group` catches it, and `worlds` goes on with the next world."""
+    """This world is over. Do not catch it: `World.process_group` does, and `worlds` continues with the next world."""
 
 
 class World:
-    """One world as this worker sees it: its place in it, and whether it still holds."""
+    """One world as this worker sees it: its place there, and whether the world still stands."""
 
     def __init__(self, event: WorkerEvent) -> None:
         self._event = event
@@ -48,7 +48,7 @@ class World:
 
     @property
     def info(self) -> WorkerInfo:
-        """This worker's place."""
+        """This worker's place in this world."""
         return self._event.worker_info
 
     @property
@@ -82,14 +82,18 @@ class World:
         return self._event.sequence
 
     def ping(self) -> None:
-        """Say that training gets on. From the first ping in a world on, the timeouts want one as often."""
+        """Show that training makes progress.
+
+        After the first ping in a world, the next must follow within `--soft_timeout` and `--hard_timeout` each time.
+        """
         ping()
 
     def check(self, step: int | None = None) -> None:
         """Raise WorldChanged if this world is over. Call it between two steps.
 
-        `step`: how many are completed, the same number on all ranks. Who gives it is not interrupted where nobody was
-        lost: the agents agree on a step, and all ranks leave this world after that one.
+        `step` is the number of completed steps, the same on all ranks. If you pass it and no rank was lost, no step is
+        interrupted: the agents agree on a step, and all ranks leave the world after it. The call may then wait for some
+        milliseconds. While nothing changes it makes no system call.
         """
         if step is not None:
             if self._is_logged:
@@ -115,14 +119,16 @@ class World:
 
     @contextmanager
     def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
-        """Be in a default process group of this world; `backend` None means nccl where there is CUDA, else gloo.
+        """Build torch's default process group of this world, and leave it when the `with` block ends.
 
-        The body begins once a group of the newest world is built: where the world changes before that, this one becomes
-        the newer one in place, so read `rank` and `world_size` inside. The group is left when the body ends, however it
-        ends. A WorldChanged, any exception once the world has changed, and the loss of peers end here; all others
-        are raised.
+        `backend`: torch's name; None means nccl if there is CUDA, else gloo. `timeout`: how long a collective may take;
+        None means torch's default.
 
-        With NCCL an aborted collective does not raise but leaves its buffers as they are: there, call
+        If the world changes before the group is built, this object becomes the newer world in place, so read `rank` and
+        `world_size` inside the block. The block ends the pass, without an exception, on WorldChanged, on any exception
+        once the world has changed, and when peers are lost. It raises every other exception.
+
+        With NCCL an aborted collective does not raise but leaves its buffers as they are. There, call
         `torch.cuda.synchronize()` and `check()` between the backward pass and the optimizer's step as well.
         """
         self._build(backend, timeout)
@@ -139,7 +145,7 @@ class World:
 
     @property
     def ended(self) -> bool:
-        """Whether this pass did not come to its own end, so that there must be another one."""
+        """Whether a change of the world has cut this pass short, so that another one follows."""
         return self._ended or (self.changed and not self._grouped)
 
     def _build(self, backend: str | None, timeout: timedelta | None) -> None:
