@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.answers import Answers
-from softrun.agent.core.descriptions import describe_other_job, describe_round
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
@@ -32,6 +31,7 @@ from softrun.agent.core.worker_news import WorkerNews
 from softrun.agent.core.worker_slot import SIGKILL
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.descriptions import describe_other_job, describe_round
 from softrun.agent.protocol.effects import Effect, Outbox, Outcome, Result
 from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import ranks, transitions

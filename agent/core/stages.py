@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 
 from softrun.agent.core.answers import Answers
-from softrun.agent.core.descriptions import describe_exit
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.restart_verdict import RestartVerdict
 from softrun.agent.core.standing import Standing
 from softrun.agent.core.worker_slot import SIGTERM
+from softrun.agent.protocol.descriptions import describe_exit
 from softrun.agent.protocol.effects import Outbox, Outcome, Result
 from softrun.agent.protocol.model import NodeIntent, Phase
 from softrun.policies import Response, Trigger

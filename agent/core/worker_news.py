@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from softrun.agent.core.answers import Answers
-from softrun.agent.core.descriptions import describe_exit
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.stages import Stage, Stages
@@ -14,6 +13,7 @@ from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import Finding, WorkerHealth
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.descriptions import describe_exit
 from softrun.agent.protocol.effects import Outbox
 from softrun.agent.protocol.model import Phase
 from softrun.agent.rendezvous import ranks
