@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from softrun.agent.launch import LaunchConfig, RestartPolicy, elastic_launch, launch_agent
     from softrun.agent.local_agent import LocalElasticAgent
     from softrun.agent.torch_elastic.handler import get_rendezvous_handler
@@ -75,6 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # the version is written in pyproject.toml alone
+        return import_module("importlib.metadata").version("softrun")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -7,7 +7,7 @@ import importlib
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -73,3 +73,7 @@ def test_the_entry_points() -> None:
     assert {point.name for point in entry_points(group="softrun.policies")} >= {"hard", "soft"}
     (script,) = entry_points(group="console_scripts", name="softrun")
     assert callable(script.load())
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert softrun.__version__ == version("softrun")
