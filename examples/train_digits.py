@@ -1,11 +1,12 @@
-"""Train a small network on handwritten digits, whatever becomes of the other workers.
+r"""Train a small network on handwritten digits, whatever becomes of the other workers.
 
-    python -m softrun --restart_policy soft --nproc_per_node 4 examples/train_digits.py
+    python -m softrun --restart_policy soft --worker_failure replace --max_restarts 3 \
+        --nproc_per_node 4 examples/train_digits.py
 
 It needs scikit-learn, for the digits. That brings numpy, without which torch cannot broadcast objects.
 
-Kill a worker while it runs: the others keep their process and go on at once, and the replacement gets from rank 0
-what it missed.
+Kill a worker while it runs (add --pause 0.1): the others keep their process and go on at once, and the replacement gets
+what it missed from rank 0.
 """
 
 import argparse

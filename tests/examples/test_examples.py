@@ -1,0 +1,76 @@
+"""Every example runs to its end by the command in its own heading, with two workers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = {  # what it needs beside torch, and what two workers write at their end
+    "train_digits.py": ("sklearn", r"final accuracy 0\.9\d at step \d+ with 2 workers"),
+    "rfc_loop.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
+    "wrapped_function.py": ("torch", r"step 100, loss \d\.\de-\d\d"),
+    "train_lightning.py": ("pytorch_lightning", r"rank [01] of 2: step 100"),
+    "train_accelerate.py": ("accelerate", r"rank [01] of 2: step 100"),
+    "launch_from_program.py": ("torch", r"rank [01], process \d+: mean 0\.[45]"),
+    "own_policy/own_policy.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
+}
+MOST_LINES = 80
+TIMEOUT_S = 120.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", {"PYTHONPATH": str(tmp_path)}) as cluster:
+        yield cluster
+
+
+def heading(example: str) -> list[str]:
+    """The last command of the example's docstring, word by word."""
+    text = ast.get_docstring(ast.parse((ROOT / "examples" / example).read_text())) or ""
+    commands = re.findall(r"^    (python .*)", text.replace("\\\n", " "), re.MULTILINE)
+    return shlex.split(commands[-1])
+
+
+def test_the_list_is_complete_and_each_is_short() -> None:
+    paths = {str(path.relative_to(ROOT / "examples")): path for path in (ROOT / "examples").rglob("*.py")}
+    found = {name: path for name, path in paths.items() if "build" not in path.parts}  # pip leaves one in own_policy
+    assert found.keys() == EXAMPLES.keys()
+    assert not [name for name, path in found.items() if len(path.read_text().splitlines()) > MOST_LINES]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None:
+    needed, proof = EXAMPLES[example]
+    pytest.importorskip(needed)
+    if "/" in example:
+        install((ROOT / "examples" / example).parent, tmp_path)
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in heading(example)]
+    for flag, value in {"--nproc_per_node": "2", "--directory": str(tmp_path / "checkpoints")}.items():
+        if flag in words:
+            words[words.index(flag) + 1] = value
+    if example == "launch_from_program.py":
+        words += ["--endpoint", "localhost:0"]  # a free port
+    node = cluster.start("node", [sys.executable, *words[1:]])
+    assert node.wait(TIMEOUT_S) == 0, node.output()
+    assert len(re.findall(proof, node.output())) == (1 if example == "train_digits.py" else 2), node.output()
+    assert not cluster.orphans()
+
+
+def install(package: Path, directory: Path) -> None:
+    """From a copy, since building writes into the package's folder."""
+    copy = shutil.copytree(package, directory / "package", ignore=shutil.ignore_patterns("build"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(directory), str(copy)], check=True)
