@@ -46,7 +46,7 @@ def heading(example: str) -> list[str]:
 
 def test_the_list_is_complete_and_each_is_short() -> None:
     paths = {str(path.relative_to(ROOT / "examples")): path for path in (ROOT / "examples").rglob("*.py")}
-    found = {name: path for name, path in paths.items() if "build" not in path.parts}  # pip leaves one in own_policy
+    found = {name: path for name, path in paths.items() if "/build/" not in name}  # pip leaves one in own_policy
     assert found.keys() == EXAMPLES.keys()
     assert not [name for name, path in found.items() if len(path.read_text().splitlines()) > MOST_LINES]
 
