@@ -56,7 +56,8 @@ def release(directory: Path) -> None:
     run("python -m build", [sys.executable, "-m", "build", "--outdir", str(directory / "dist"), str(source)])
     sdist, wheel = only(directory / "dist", "*.tar.gz"), only(directory / "dist", "*.whl")
     version = wheel.name.split("-")[1]
-    if f"\n## {version}" not in (source / "CHANGELOG.md").read_text():
+    changelog = (source / "CHANGELOG.md").read_text()
+    if f"\n## {version} (" not in changelog:
         raise ReleaseError(f"CHANGELOG.md has no section for {version}")
 
     say(f"check {sdist.name} and {wheel.name}")
@@ -76,6 +77,8 @@ def release(directory: Path) -> None:
     for built in (sdist, wheel):
         (ROOT / "dist" / built.name).write_bytes(built.read_bytes())
         say(f"dist/{built.name} is good")
+    if f"\n## {version} (unreleased)" in changelog:
+        say(f"CHANGELOG.md still calls {version} unreleased")
 
 
 def check_contents(wheel: Path, source: Path) -> None:
