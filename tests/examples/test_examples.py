@@ -19,6 +19,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = {  # what it needs beside torch, and what two workers write at their end
+    "first_job.py": ("numpy", r"done: step 50, loss \d\.\d{4}"),
     "train_digits.py": ("sklearn", r"final accuracy 0\.9\d at step \d+ with 2 workers"),
     "rfc_loop.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
     "wrapped_function.py": ("torch", r"step 100, loss \d\.\de-\d\d"),
@@ -26,6 +27,10 @@ EXAMPLES = {  # what it needs beside torch, and what two workers write at their 
     "train_accelerate.py": ("accelerate", r"rank [01] of 2: step 100"),
     "launch_from_program.py": ("torch", r"rank [01], process \d+: mean 0\.[45]"),
     "own_policy/own_policy.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
+}
+FURTHER = {
+    "first_job.py": ["50"],  # steps
+    "launch_from_program.py": ["--endpoint", "localhost:0"],  # a free port
 }
 MOST_LINES = 80
 TIMEOUT_S = 120.0
@@ -61,12 +66,12 @@ def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None
     for flag, value in {"--nproc_per_node": "2", "--directory": str(tmp_path / "checkpoints")}.items():
         if flag in words:
             words[words.index(flag) + 1] = value
-    if example == "launch_from_program.py":
-        words += ["--endpoint", "localhost:0"]  # a free port
+    words += FURTHER.get(example, [])
     node = cluster.start("node", [sys.executable, *words[1:]])
     assert node.wait(TIMEOUT_S) == 0, node.output()
     assert len(re.findall(proof, node.output())) == (1 if example == "train_digits.py" else 2), node.output()
-    assert not cluster.orphans()
+    # Python's own resource tracker ends a moment after the program that has spawned functions.
+    cluster.wait_for("nothing is left", lambda: not cluster.orphans(), 10)
 
 
 def install(package: Path, directory: Path) -> None:
