@@ -79,7 +79,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     _check_nodes(args.nnodes)
     _choose_backend(args)
     if args.run_path and not Path(args.training_script).exists():
-        raise UsageError(f"the training script {args.training_script!r} is not there: correct its path")
+        raise UsageError(f"the training script {args.training_script!r} does not exist: correct its path")
     from softrun.agent.launch import LaunchConfig
     from softrun.agent.torch_elastic.elastic import config_from_args
     from softrun.agent.torch_elastic.handler import OWN_BACKENDS
@@ -223,7 +223,9 @@ def _check_nodes(nnodes: str) -> None:
     except ValueError:
         good = False
     if not good or nnodes.endswith(":"):
-        raise UsageError(f"--nnodes {nnodes!r} is no number or range of nodes: give N or MIN:MAX with 1 <= MIN <= MAX")
+        raise UsageError(
+            f"--nnodes {nnodes!r} is not a number or a range of nodes: give N or MIN:MAX, with 1 <= MIN <= MAX"
+        )
 
 
 def _choose_backend(args: argparse.Namespace) -> None:

@@ -78,14 +78,18 @@ class LaunchConfig(TorchLaunchConfig):
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise UsageError(
-                f"--nnodes {self.min_nodes}:{self.max_nodes} is no range of nodes: give MIN:MAX with 1 <= MIN <= MAX"
+                f"--nnodes {self.min_nodes}:{self.max_nodes} is not a valid range of nodes: "
+                "give MIN:MAX, with 1 <= MIN <= MAX"
             )
         if self.nproc_per_node < 1:
             raise UsageError(f"--nproc_per_node {self.nproc_per_node} starts no worker: give 1 or more")
         if self.max_restarts < 0:
             raise UsageError(f"--max_restarts {self.max_restarts} is less than 0: give 0 or more")
         if self.monitor_interval <= 0:
-            raise UsageError(f"--monitor_interval {self.monitor_interval} is not more than 0: give seconds, or nothing")
+            raise UsageError(
+                f"--monitor_interval {self.monitor_interval} is not greater than 0: "
+                "give a number of seconds, or leave it out"
+            )
         progress_limits(self.soft_timeout, self.hard_timeout)
         self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
         for signal_name in self.signals_to_handle.split(","):
@@ -241,9 +245,9 @@ def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[
         entrypoint, args = sys.executable, ["-u", entrypoint, *args]
     script = _script_of(entrypoint, args)
     if script is not None and not script.exists():
-        raise UsageError(f"the training script {str(script)!r} is not there: correct its path (here is {Path.cwd()})")
+        raise UsageError(f"the training script {str(script)!r} does not exist: correct its path (here is {Path.cwd()})")
     if script is None and shutil.which(entrypoint) is None:
-        raise UsageError(f"the program {entrypoint!r} is not there or not executable: correct its name or PATH")
+        raise UsageError(f"the program {entrypoint!r} does not exist or is not executable: correct its name or PATH")
     return entrypoint, args
 
 

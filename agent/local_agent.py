@@ -104,7 +104,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._handler = spec.rdzv_handler
         if not isinstance(self._handler, SoftrunRendezvousHandler) and not self._policy.restarts_everybody():
             raise UsageError(
-                f"--rdzv_backend {self._handler.get_backend()!r} is a handler of torch's kind, which can only "
+                f"--rdzv_backend {self._handler.get_backend()!r} is a handler made for torch, which can only "
                 "restart every worker: leave --restart_policy out, or use c10d, etcd3 or static"
             )
         try:
@@ -299,7 +299,7 @@ def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> P
             raise UsageError(f"{flag} {seconds:g} is no time to wait: give seconds, more than 0, or leave it out")
     if soft_timeout is not None and hard_timeout is not None and hard_timeout <= soft_timeout:
         raise UsageError(
-            f"--hard_timeout {hard_timeout:g} would end a worker before --soft_timeout {soft_timeout:g} has it leave "
+            f"--hard_timeout {hard_timeout:g} would end a worker before --soft_timeout {soft_timeout:g} makes it leave "
             "its world: make it longer"
         )
     return ProgressLimits(soft=soft_timeout, hard=hard_timeout)

@@ -477,8 +477,8 @@ class Engine:
         if self._stages.is_over(self._now):
             job = self._config.job
             text = (
-                f"fewer than {job.min_nodes} nodes came within {self._config.join_timeout_s:g} s: start more of them, "
-                "lower --nnodes, or raise join_timeout in --rdzv_conf"
+                f"fewer than {job.min_nodes} nodes joined within {self._config.join_timeout_s:g} s: start more of "
+                "them, lower --nnodes, or raise join_timeout in --rdzv_conf"
             )
             self._stages.leave(Result(Outcome.RENDEZVOUS_FAILED, text), self._now)
 

@@ -64,10 +64,10 @@ def _patiently(look_up: Callable[[], _T], host: str, patience_s: float) -> _T:
             reason = error.strerror or str(error)
         if time.monotonic() + _RETRY_S > deadline:
             raise StoreLostError(
-                f"no way to the host {host!r} of --rdzv_endpoint after {patience_s:g} s ({reason}): correct it, or the "
-                "name service; where only this machine's own address is in doubt, give it by --local_addr"
+                f"the host {host!r} of --rdzv_endpoint cannot be reached after {patience_s:g} s ({reason}): correct "
+                "it, or the name service; if only this machine's own address is in doubt, give it by --local_addr"
             )
         if not told:
-            logger.warning("no way to the host %r yet (%s): trying for %g s", host, reason, patience_s)
+            logger.warning("the host %r cannot be reached yet (%s): trying for %g s", host, reason, patience_s)
             told = True
         time.sleep(_RETRY_S)

@@ -54,7 +54,7 @@ def choose_backend(
             settings = RendezvousSettings.parse(conf, policy)
             host, port = parse_endpoint(endpoint)
             if settings.rank >= nodes:
-                raise UsageError(f"--node_rank {settings.rank} is none of {nodes} nodes: give 0 to {nodes - 1}")
+                raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
             # Node 0 may be started last, and nobody waits for it elsewhere.
             patience_s = max(settings.read_timeout, settings.join_timeout)
             opens = partial(C10dStore, run_id, host, port, patience_s, settings.rank == 0)
@@ -77,7 +77,7 @@ def _access(endpoint: str, settings: EtcdSettings) -> EtcdAccess:
     password = _password_from_file(settings.password_file) or kept
     if settings.user is not None and password is None:
         raise UsageError(
-            f"--rdzv_conf has user={settings.user} and there is no password: give password_file there, or set "
+            f"--rdzv_conf has user={settings.user} but there is no password: give password_file there, or set "
             f"{PASSWORD_VARIABLE}"
         )
     return EtcdAccess(

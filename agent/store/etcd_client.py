@@ -353,7 +353,7 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
             host, port = rest, str(DEFAULT_PORT)
         valid = host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535 and not set("/ ") & set(rest)
         if scheme not in ("", "http", "https") or not valid:
-            raise UsageError(f"--rdzv_endpoint {text!r} is not HOST:PORT,HOST:PORT,…: {part!r} is none")
+            raise UsageError(f"--rdzv_endpoint {text!r} is not HOST:PORT,HOST:PORT,…: {part!r} is not HOST:PORT")
         endpoints.append(f"{host}:{port}")
     return tuple(endpoints)
 

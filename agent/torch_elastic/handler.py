@@ -31,7 +31,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
         return SoftrunRendezvousHandler(params)
     if params.backend in REPLACED_BACKENDS:
         raise UsageError(
-            f"--rdzv_backend {params.backend!r} is not there: use etcd3, which speaks etcd's present protocol"
+            f"--rdzv_backend {params.backend!r} is not available: use etcd3, which speaks etcd's current protocol"
         )
     try:
         return get_torch_handler(params)

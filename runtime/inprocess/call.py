@@ -249,7 +249,7 @@ class Call:
         except TimeoutError:
             raise _EndsError(
                 RuntimeError(
-                    f"Wrapper: rank_assignment has left none of {state.world_size} ranks active, and nobody came "
+                    f"Wrapper: rank_assignment has left none of {state.world_size} ranks active, and no other joined "
                     f"within {MEMBERS_WAIT.total_seconds():g} s; loosen its condition or divisor, or start more nodes"
                 )
             ) from None

@@ -52,7 +52,7 @@ class WorldStore:
     def await_barrier(self, name: str, timeout: timedelta | None = None) -> None:
         """Wait until the others have passed it."""
         if self.wait_for(f"{name}/outcome", timeout) != _PASSED:
-            raise TimeoutError("this rank came after another had given up waiting for it")
+            raise TimeoutError("this rank arrived after another had stopped waiting for it")
 
     def wait_for(self, key: str, timeout: timedelta | None = None) -> bytes:
         """The value of a key, once it has one."""
@@ -155,6 +155,6 @@ def _await(done: threading.Event, thread: threading.Thread, timeout: timedelta |
     while not done.wait(BEAT_INTERVAL_S):
         waited += BEAT_INTERVAL_S
         if timeout is not None and waited >= timeout.total_seconds():
-            raise TimeoutError(f"not all ranks were there within {timeout.total_seconds():g} s")
+            raise TimeoutError(f"not all ranks arrived within {timeout.total_seconds():g} s")
         if not thread.is_alive() and not done.is_set():
             raise ConnectionError("this process ends, and calls nobody any more")

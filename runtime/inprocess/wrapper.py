@@ -110,7 +110,7 @@ class Wrapper:
             try:
                 wanted = injection.wanted(args, named)
             except TypeError as error:
-                raise TypeError(f"Wrapper: {name_of(function)} cannot be called so: {error}") from None
+                raise TypeError(f"Wrapper: {name_of(function)} cannot be called like this: {error}") from None
             return Call(self._options, function, wanted, args, named).run()
 
         return wrapped

@@ -206,7 +206,7 @@ def test_below_the_minimum_for_too_long_ends_with_the_rendezvous_error(cluster: 
     cluster.wait_for_steps(4)
     b.kill()
     assert a.wait(40) == 1
-    assert "fewer than 2 nodes came within 10 s: start more" in a.output().splitlines()[-1]
+    assert "fewer than 2 nodes joined within 10 s: start more" in a.output().splitlines()[-1]
 
 
 def test_sigterm_is_a_graceful_leave(cluster: LocalCluster, start: Start) -> None:

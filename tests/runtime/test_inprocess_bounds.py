@@ -77,7 +77,7 @@ def test_ranks_that_nobody_joins_end_in_one_line(job: Job) -> None:
 
     (worker,) = job.begin(work, 1)
     said = worker.says()
-    assert "rank_assignment has left none of 1 ranks active, and nobody came within 0.3 s" in said
+    assert "rank_assignment has left none of 1 ranks active, and no other joined within 0.3 s" in said
     assert "\n" not in said
 
 

@@ -100,7 +100,7 @@ def test_a_rank_that_fails_to_synchronize_within_the_completion_timeout_is_a_fai
     workers = job.begin(work, 2)
     assert [worker.says() for worker in workers] == ["training"] * 2
     (fault,) = job.told_faults()
-    assert f"not all ranks were there within {SHORT_S:g} s" in fault.text
+    assert f"not all ranks arrived within {SHORT_S:g} s" in fault.text
     workers[1].tell("return")
     job.restart(2)
     assert [worker.says() for worker in workers] == ["training"] * 2

@@ -57,7 +57,7 @@ def test_a_corrupted_context_that_reports_late_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_gpu_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HealthCheckError, match=r"did not end its work within 0\.2 s; it hangs, or timeout must be"):
+    with pytest.raises(HealthCheckError, match=r"did not finish its work within 0\.2 s; it hangs, or timeout must be"):
         check_with(monkeypatch, FakeCuda(2.0))
 
 

@@ -25,5 +25,5 @@ def test_a_name_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
 
 def test_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "_RETRY_S", 0.01)
-    with pytest.raises(StoreLostError, match=r"no way to the host 'no.such.host.invalid' .* after 0.05 s"):
+    with pytest.raises(StoreLostError, match=r"the host 'no.such.host.invalid' .* cannot be reached after 0.05 s"):
         addresses.address_towards([("no.such.host.invalid", 1), ("nor.this.one.invalid", 1)], 0.05)

@@ -53,7 +53,7 @@ class CudaHealthCheck(HealthCheck):
             raise HealthCheckError(f"CudaHealthCheck: the GPU of rank {state.rank} fails: {summary}") from error
         if not ended:
             raise HealthCheckError(
-                f"CudaHealthCheck: the GPU of rank {state.rank} did not end its work within "
+                f"CudaHealthCheck: the GPU of rank {state.rank} did not finish its work within "
                 f"{self.timeout.total_seconds():g} s; it hangs, or timeout must be longer than a training step"
             )
         return state
