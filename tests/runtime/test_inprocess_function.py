@@ -249,8 +249,14 @@ def train_plainly(config: int) -> int:
         (lambda: Wrapper()(generator), "Wrapper: generator is a generator function, which trains nothing when"),
         (lambda: Wrapper()(Record), "Wrapper: Record is a class, which trains nothing when it is called; wrap"),
         (lambda: Wrapper()(functools.partial(coroutine)), "Wrapper: functools.partial(<function coroutine"),
-        (lambda: Wrapper()(train_plainly)(), "Wrapper: train_plainly cannot be called so: missing a required argument"),
-        (lambda: Wrapper()(train_plainly)(1, 2), "Wrapper: train_plainly cannot be called so: too many positional"),
+        (
+            lambda: Wrapper()(train_plainly)(),
+            "Wrapper: train_plainly cannot be called like this: missing a required argument",
+        ),
+        (
+            lambda: Wrapper()(train_plainly)(1, 2),
+            "Wrapper: train_plainly cannot be called like this: too many positional",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_where_it_is_given(make: Callable[[], object], line: str) -> None:
