@@ -31,10 +31,10 @@ class Stage(Enum):
 #: From which stage to which an agent goes, and when.
 TRANSITIONS = {
     (Stage.WAITING, Stage.WORKING): "a world is sealed with this node",
-    (Stage.WAITING, Stage.RESTARTING): "a worker failed, or did not leave",
+    (Stage.WAITING, Stage.RESTARTING): "a worker failed, or did not leave; hard: the world changed",
     (Stage.WAITING, Stage.FINISHED): "all workers have exited 0",
     (Stage.WAITING, Stage.LEAVING): "signal, restarts spent, store lost, join timeout",
-    (Stage.WORKING, Stage.WORKING): "the next world is sealed",
+    (Stage.WORKING, Stage.WORKING): "another world is sealed",
     (Stage.WORKING, Stage.WAITING): "the world is over, and there is no other yet",
     (Stage.WORKING, Stage.RESTARTING): "a worker failed; hard: the world changed",
     (Stage.WORKING, Stage.FINISHED): "all workers have exited 0",

@@ -97,9 +97,10 @@ def listening_sockets(but: Container[int] = ()) -> set[Address]:
 
 
 # The kernel's packet filter (socket(7), linux/filter.h), which sees a segment from its TCP header on.
+_INSTRUCTION = struct.Struct("=HBBI")
 _WITHOUT_RESETS = ctypes.create_string_buffer(
     b"".join(
-        struct.pack("=HBBI", *instruction)
+        _INSTRUCTION.pack(*instruction)
         for instruction in (
             (0x30, 0, 0, 13),  # load the byte of the flags
             (0x45, 0, 1, 0x04),  # if RST is among them
@@ -115,17 +116,15 @@ def ignore_resets(connection: socket.socket) -> None:
 
     An end of file is read as ever. Where the kernel has no such filter, nothing changes.
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            program = struct.pack("@HP", 4, ctypes.addressof(_WITHOUT_RESETS))
-            connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    with contextlib.suppress(OSError):
+        program = struct.pack("@HP", len(_WITHOUT_RESETS) // _INSTRUCTION.size, ctypes.addressof(_WITHOUT_RESETS))
+        connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def heed_resets(connection: socket.socket) -> None:
     """The opposite of ignore_resets."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # there is no filter
-            connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+    with contextlib.suppress(OSError):  # there is no filter
+        connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def ends_of(sock: socket.socket) -> Ends:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 
 import pytest
+from gloo_ranks import Me, ranks
 
+from softrun.runtime.groups import group_registry
+from softrun.runtime.groups.abort import track_groups
 from softrun.runtime.groups.sockets import heed_resets, ignore_resets
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
 
 LINE = b"a line that nobody reads"
 
@@ -66,3 +66,28 @@ def test_whoever_leaves_is_heard_although_it_has_not_read_everything() -> None:
         leaves.close()
         assert stays.recv(1) == b""
         assert stays.send(LINE) == len(LINE)
+
+
+def write_to_a_killed_peer(me: Me) -> None:
+    track_groups()
+    me.build()
+    me.say("built")
+    me.hear()
+    connections = [
+        held for noted in group_registry._noted if noted.connections for held in noted.connections._held.values()
+    ]
+    sent = [held.send(LINE) for held in connections]
+    me.say("the peer, which is stopped, has something to read")
+    me.hear()
+    me.say((sent, [held.send(LINE) for held in connections]))
+
+
+def test_the_connections_of_a_group_are_written_to_after_the_peer_was_killed() -> None:
+    with ranks(write_to_a_killed_peer, 2) as (writes, is_killed):
+        assert (writes.says(), is_killed.says()) == ("built", "built")
+        is_killed.stop()
+        writes.tell()
+        assert writes.says() == "the peer, which is stopped, has something to read"
+        is_killed.end_by_force()
+        writes.tell()
+        assert writes.says() == ([len(LINE)], [len(LINE)])
