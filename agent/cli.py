@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
 _MASTER_PORT = 29500
 _STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
+_STREAMS = re.compile(rf"[0-3]|{_STREAMS_BY_RANK.pattern}")
 
 logger = logging.getLogger("softrun")
 
@@ -76,15 +77,14 @@ def _run(argv: list[str]) -> None:
 def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[Any]]:
     """What to run, from the arguments. Raises UsageError; argparse itself exits with 2 for a malformed line."""
     args = build_parser().parse_args(argv)
-    _check_nodes(args.nnodes)
+    _check_values(args)
     _choose_backend(args)
-    if args.run_path and not Path(args.training_script).exists():
-        raise UsageError(f"the training script {args.training_script!r} does not exist: correct its path")
     from softrun.agent.launch import LaunchConfig
     from softrun.agent.torch_elastic.elastic import config_from_args
     from softrun.agent.torch_elastic.handler import OWN_BACKENDS
 
-    log_dir, node_rank = args.log_dir, args.node_rank
+    log_dir, node_rank, shutdown_timeout = args.log_dir, args.node_rank, args.shutdown_timeout
+    args.shutdown_timeout = None  # LaunchConfig refuses a wrong one by its flag
     if args.rdzv_backend in OWN_BACKENDS:
         args.node_rank = 0  # heeded by all of them, and below: torch would say that it is not
     try:
@@ -93,9 +93,9 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
             args.log_dir = os.devnull  # of logs that will not be used
         torch_config, entrypoint, script_args = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
-        raise UsageError(f"{error}".splitlines()[0] if f"{error}" else type(error).__name__) from error
+        raise UsageError(_refusal(error, args)) from error
     fields = {name: value for name, value in vars(torch_config).items() if name in LaunchConfig.__dataclass_fields__}
-    fields["shutdown_timeout"] = args.shutdown_timeout
+    fields["shutdown_timeout"] = shutdown_timeout
     fields["rdzv_configs"] = _rendezvous_configs(args, fields["rdzv_configs"])
     if args.rdzv_backend in OWN_BACKENDS:
         fields["rdzv_configs"]["rank"] = node_rank
@@ -213,6 +213,35 @@ def _abbreviate_only_torchs(parser: argparse.ArgumentParser, own: argparse._Argu
     # The method is argparse's own; where it is another one day, some abbreviations become ambiguous.
     torchs: Any = lambda text: [found for found in find(text) if found[0] not in ours]  # noqa: E731
     parser._get_option_tuples = torchs  # type: ignore[method-assign]
+
+
+def _check_values(args: argparse.Namespace) -> None:
+    """Refuse what torch would refuse without naming the flag or the remedy."""
+    _check_nodes(args.nnodes)
+    if args.max_restarts < 0:
+        raise UsageError(f"--max_restarts {args.max_restarts} is less than 0: give 0 or more")
+    for name in ("redirects", "tee"):
+        if not _STREAMS.fullmatch(getattr(args, name)):
+            raise UsageError(
+                f"--{name} {getattr(args, name)!r} names no streams: give 0 (none), 1 (stdout), 2 (stderr) or 3 "
+                "(both), or one of them for each local rank, as in 0:3,1:1"
+            )
+    for pair in filter(None, args.rdzv_conf.split(",")):
+        if not all(part.strip() for part in pair.partition("=")):
+            raise UsageError(f"--rdzv_conf {pair!r} is not a setting: give KEY=VALUE,KEY=VALUE,…")
+    if args.run_path and not Path(args.training_script).exists():
+        raise UsageError(f"the training script {args.training_script!r} does not exist: correct its path")
+
+
+def _refusal(error: Exception, args: argparse.Namespace) -> str:
+    """Why torch refuses the command line."""
+    if isinstance(error, OSError):
+        return f"--log_dir {args.log_dir!r} cannot be made ({error.strerror}): give a directory that can be written to"
+    said = f"{error}".splitlines()[0] if f"{error}" else type(error).__name__
+    if said.endswith("is not available.") or "nproc_per_node" in said:
+        remedy = "give a number, auto, or a device that is here"
+        return f"--nproc_per_node {args.nproc_per_node!r} is refused ({said}): {remedy}"
+    return said
 
 
 def _check_nodes(nnodes: str) -> None:

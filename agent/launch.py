@@ -222,7 +222,7 @@ def _shutdown_timeout(given: int | None) -> int:
     except ValueError:
         seconds = -1
     if seconds < 0:
-        raise UsageError(f"{source} {value} is no number of seconds: give 0 or more")
+        raise UsageError(f"{source} {value} is not a number of seconds: give 0 or more")
     return seconds
 
 

@@ -296,7 +296,7 @@ def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> P
     """After how many seconds without progress what is done about a worker; None is never. Raises UsageError."""
     for flag, seconds in (("--soft_timeout", soft_timeout), ("--hard_timeout", hard_timeout)):
         if seconds is not None and not 0 < seconds < math.inf:
-            raise UsageError(f"{flag} {seconds:g} is no time to wait: give seconds, more than 0, or leave it out")
+            raise UsageError(f"{flag} {seconds:g} is not a duration: give a number of seconds above 0, or leave it out")
     if soft_timeout is not None and hard_timeout is not None and hard_timeout <= soft_timeout:
         raise UsageError(
             f"--hard_timeout {hard_timeout:g} would end a worker before --soft_timeout {soft_timeout:g} makes it leave "
@@ -322,7 +322,7 @@ def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:
     try:
         return load_policy(name, failure)
     except ValueError as error:
-        raise UsageError(f"--restart_policy: {error}") from error
+        raise UsageError(str(error)) from error
 
 
 def _by_rank(by_local_rank: dict[int, _T], result: Result) -> dict[int, _T]:

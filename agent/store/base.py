@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from softrun.agent.errors import ProtocolError, StoreLostError
+from softrun.agent.errors import SoftrunError
 from softrun.agent.protocol.codec import decode_round, encode_round
 from softrun.agent.protocol.model import Phase, Round
 from softrun.agent.protocol.observations import (
@@ -220,7 +220,7 @@ class StoreThreads:
     def _reporting_loss(self) -> Iterator[None]:
         try:
             yield
-        except (StoreLostError, ProtocolError) as error:
+        except SoftrunError as error:
             reason = str(error)
         except Exception as error:
             logger.debug("the store failed", exc_info=True)

@@ -361,13 +361,15 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
 def _channel_credentials(grpc: ModuleType, access: EtcdAccess) -> Any:
     if not access.tls:
         return None
-    try:
-        files = [
-            Path(name).read_bytes() if name else None for name in (access.ca_cert, access.ssl_cert_key, access.ssl_cert)
-        ]
-    except OSError as error:
-        raise UsageError(f"--rdzv_conf names a certificate that cannot be read: {error}") from error
+    files = [_content(key, getattr(access, key)) for key in ("ca_cert", "ssl_cert_key", "ssl_cert")]
     return grpc.ssl_channel_credentials(*files)
+
+
+def _content(key: str, name: str | None) -> bytes | None:
+    try:
+        return Path(name).read_bytes() if name else None
+    except OSError as error:
+        raise UsageError(f"--rdzv_conf {key}={name} cannot be read: {error.strerror}") from error
 
 
 def _code(error: BaseException) -> str:
