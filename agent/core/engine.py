@@ -149,20 +149,20 @@ class Engine:
             case saw.LeaderBeatSeen(count):
                 self._silence.answered()
                 self._allowance.heard(self._now)
-                self._election.leader_beats(count, self.record, self._report())
+                self._election.leader_beats(count, self.record, self._said())
             case saw.LeaseRenewed(until, lease_number, granted_s):
                 self._lease_renewed(until, lease_number, granted_s)
             case saw.LeasesExpired(leases):
                 for node, lease_number in leases:
                     self._lease_expired(node, lease_number)
             case saw.LinkUp(node):
-                self._effects += self._election.link_up(node, self._report())
+                self._effects += self._election.link_up(node, self._said())
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
             case saw.Heard(node, message):
                 if self._election.heeds(node):
                     self._allowance.heard(self._now)
-                self._effects += self._election.hear(node, message, self._report())
+                self._effects += self._election.hear(node, message, self._said())
             case saw.WorkerStoreOpened(port):
                 self._election.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
@@ -388,9 +388,9 @@ class Engine:
         ):
             self._stages.leave(leaving.result, self._now, leaving.result.signum)
 
-    def _keep_in_step(self) -> None:
+    def _keep_in_step(self, report: Report) -> None:
         """Hold the workers while the leader asks for it."""
-        asked = self._election.leaders_report(self.record, self._report())
+        asked = self._election.leaders_report(self.record, report)
         record, told = self.record, self._workers.told
         request = NO_REQUEST
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
@@ -438,11 +438,16 @@ class Engine:
             self._advance_stage()
         if self.stage is Stage.ENDED:
             return
-        sure, seeks = self._lease.sure(self._now), self.stage is Stage.WAITING
-        self._effects += self._election.advance(self.record, self._report(), seeks, sure)
-        self._keep_in_step()
-        self._effects += self._election.tell(self._report())
+        self._lead_and_follow(self._report())
         self._news.replace_failed(self._now)
+
+    def _lead_and_follow(self, report: Report) -> None:
+        """Each step may change what this node answers as a leader or to its leader, and nothing else of its report."""
+        sure, seeks = self._lease.sure(self._now), self.stage is Stage.WAITING
+        self._effects += self._election.advance(self.record, report, seeks, sure)
+        report = self._standing.amended(report, self._election.leadership)
+        self._keep_in_step(report)
+        self._effects += self._election.tell(self._standing.amended(report, self._election.leadership))
 
     def _advance_stage(self) -> None:
         match self.stage:
@@ -509,6 +514,10 @@ class Engine:
 
     def _report(self) -> Report:
         return self._standing.report(self._election.leadership, self._now)
+
+    def _said(self) -> Report:
+        """What this node said at the end of the last observation."""
+        return self._standing.said or self._report()
 
     def _leader(self) -> Member | None:
         return self._election.leader(self.record, self._report())

@@ -52,8 +52,9 @@ class Standing:
         """The last world that one of its workers found broken; 0 is none."""
         self.departure: Departure | None = None
         """It was told to leave, and works until the others can do without it."""
+        self.said: Report | None = None
+        """The last report."""
         self._yielded = 0
-        self._last: Report | None = None
         self._config = config
         self._answers = answers
         self._workers = workers
@@ -111,7 +112,7 @@ class Standing:
 
     def report(self, leadership: Leader, now: float) -> Report:
         """All that it says now. Its sequence number rises when it says something else than the last time."""
-        last, workers = self._last, self._workers
+        workers = self._workers
         own, done = self.member(), workers.done()
         report = Report(
             member=own,
@@ -119,7 +120,7 @@ class Standing:
             done=done,
             broken_round=self.broken_round,
             reason=self.reason,
-            sequence=last.sequence if last is not None else 0,
+            sequence=self.said.sequence if self.said is not None else 0,
             fault=self._health.to_say(now),
             missed_round=workers.missed,
             through=workers.through(),
@@ -134,9 +135,30 @@ class Standing:
             release_version=leadership.release_version,
             expels_leavers=leadership.expels_leavers,
         )
-        if report != last:
-            self._last = last = replace(report, sequence=report.sequence + 1)
-        return last
+        return self._numbered(report)
+
+    def amended(self, report: Report, leadership: Leader) -> Report:
+        """`report`, which is the last one, with what has changed in its answers as a leader and to its leader."""
+        now = (
+            self._barrier.answer(),
+            leadership.barrier_request,
+            leadership.release_version,
+            leadership.expels_leavers,
+        )
+        then = (report.barrier_answer, report.barrier_request, report.release_version, report.expels_leavers)
+        if now == then:
+            return report
+        answer, request, release, expels = now
+        return self._numbered(
+            replace(
+                report, barrier_answer=answer, barrier_request=request, release_version=release, expels_leavers=expels
+            )
+        )
+
+    def _numbered(self, report: Report) -> Report:
+        if report != self.said:
+            self.said = replace(report, sequence=report.sequence + 1)
+        return self.said
 
     def _yields(self, own: Member, done: tuple[int, ...]) -> int:
         """The version of a record in which all workers of this node have a place no more."""
