@@ -10,6 +10,8 @@ import time
 from itertools import groupby, pairwise
 from pathlib import Path
 
+from rich.console import Console
+
 from local_cluster import (
     LocalCluster,
     Node,
@@ -20,6 +22,7 @@ from local_cluster import (
     recovery,
     softrun_command,
 )
+from recovery_picture import draw
 
 TRAINER = Path(__file__).parent.parent / "examples" / "train_digits.py"
 WORKERS_PER_NODE = 2
@@ -30,15 +33,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo")
     parser.add_argument("--steps", type=int, default=2000, help="of the whole training")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds after each step, to have time to watch")
+    parser.add_argument("--picture", type=Path, default=Path("recovery.png"), help="where to draw the recovery")
     args = parser.parse_args()
     end_in_order_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="softrun-demo-") as directory, LocalCluster(Path(directory)) as cluster:
-        return Demo(cluster, ["--steps", str(args.steps), "--pause", str(args.pause)]).run()
+        return Demo(cluster, ["--steps", str(args.steps), "--pause", str(args.pause)], args.picture).run()
 
 
 class Demo:
-    def __init__(self, cluster: LocalCluster, trainer_args: list[str]) -> None:
+    def __init__(self, cluster: LocalCluster, trainer_args: list[str], picture: Path) -> None:
         self.cluster = cluster
+        self.picture = picture
+        self.console = Console(highlight=False, markup=False, soft_wrap=True)
+        self.status = self.console.status("")  # a line that lives, on a terminal; nothing elsewhere
         self.port = free_port()
         self.command = softrun_command(
             "--restart_policy=soft",
@@ -53,6 +60,11 @@ class Demo:
         self.began = time.monotonic()
 
     def run(self) -> int:
+        self.cluster.while_waiting = self.show_progress
+        with self.status:
+            return self.play()
+
+    def play(self) -> int:
         nodes = [self.start("node 1")]
         self.cluster.wait_for("node 1 hosts the store", lambda: listens(self.port))
         nodes += [self.start("node 2"), self.start("node 3")]
@@ -73,8 +85,9 @@ class Demo:
         steps = self.cluster.wait_for_steps(6, after=joined_at, each=20)
         after = newest(steps)
         self.say(f"6 workers train: processes {listed(after)}")
+        self.cluster.wait_for("the end", lambda: all(node.process.poll() is not None for node in nodes), timeout_s=120)
         for node in nodes:
-            if node.wait(120) != 0:
+            if node.process.returncode != 0:
                 print(node.output(), file=sys.stderr)
                 return 1
         return self.report(before, survivors, after, gap, killed_at, joined_at, nodes)
@@ -84,7 +97,12 @@ class Demo:
         return self.cluster.start(name.replace(" ", "-"), self.command)
 
     def say(self, text: str) -> None:
-        print(f"{time.monotonic() - self.began:6.1f} s  {text}", flush=True)
+        self.console.print(f"{time.monotonic() - self.began:6.1f} s  {text}")
+
+    def show_progress(self) -> None:
+        steps = self.cluster.steps()
+        world = f"step {steps[-1].step}, {steps[-1].world_size} workers" if steps else "the workers start"
+        self.status.update(f"{time.monotonic() - self.began:.1f} s  {world}")
 
     def report(
         self,
@@ -100,18 +118,21 @@ class Demo:
         finals = re.findall(r"final accuracy ([\d.]+) at step (\d+)", "".join(node.output() for node in nodes))
         accuracy = float(finals[0][0]) if finals else 0.0
         kept = survivors < after
-        print()
-        print(f"gap after the kill         {gap * 1000:8.0f} ms   fault → next completed step of every survivor")
+        draw(steps, {"node 3 is killed": killed_at, "node 4 starts": joined_at}, "node 3 is killed", self.picture)
+        tell = self.console.print
+        tell()
+        tell(f"gap after the kill         {gap * 1000:8.0f} ms   fault → next completed step of every survivor")
         paused = pause(steps, survivors, joined_at)
-        print(f"pause for the newcomer     {paused * 1000:8.0f} ms   the longest of any survivor")
-        print(f"steps lost at the kill     {lost(steps, survivors, killed_at):8d}")
-        print(f"steps lost at the growth   {lost(steps, survivors, joined_at):8d}")
-        print(f"survivors before           {listed(before)} less node 3's")
-        print(
+        tell(f"pause for the newcomer     {paused * 1000:8.0f} ms   the longest of any survivor")
+        tell(f"steps lost at the kill     {lost(steps, survivors, killed_at):8d}")
+        tell(f"steps lost at the growth   {lost(steps, survivors, joined_at):8d}")
+        tell(f"survivors before           {listed(before)} less node 3's")
+        tell(
             f"survivors after            {listed(survivors & after)} {'the same processes' if kept else 'NOT THE SAME'}"
         )
-        print(f"world sizes over time      {' → '.join(sizes(steps))}")
-        print(f"final accuracy             {accuracy:8.2f}      at least {ACCURACY} is asked")
+        tell(f"world sizes over time      {' → '.join(sizes(steps))}")
+        tell(f"final accuracy             {accuracy:8.2f}      at least {ACCURACY} is asked")
+        tell(f"picture of the recovery    {self.picture}")
         return 0 if kept and accuracy >= ACCURACY else 1
 
 

@@ -93,6 +93,8 @@ class LocalCluster:
         self.steps_directory = directory / "steps"
         self.steps_directory.mkdir(parents=True, exist_ok=True)
         self.nodes: list[Node] = []
+        self.while_waiting: Callable[[], None] = lambda: None
+        """Called about 20 times a second while `wait_for` waits: a program can show there that it is alive."""
         self._steps: list[Step] = []
         self._read: dict[Path, int] = {}  # how far each log was read
         self._env = {
@@ -155,6 +157,7 @@ class LocalCluster:
             answer = condition()
             if answer:
                 return answer
+            self.while_waiting()
             if time.monotonic() >= deadline:
                 logs = "\n".join(f"--- {node.name}\n{node.output()[-3000:]}" for node in self.nodes)
                 raise TimeoutError(f"not within {timeout_s:g} s: {what}\n{logs}")

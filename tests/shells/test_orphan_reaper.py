@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import selectors
 import signal
 import subprocess
@@ -17,9 +18,6 @@ import pytest
 from local_cluster import LocalCluster, alive, descendants, has_ended, shown_by
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.orphan_reaper import OrphanReapers
-
-TOKEN = f"{os.getpid():08x}"  # tests that run beside this one have their own
-OTHER = TOKEN + "0"
 
 AGENT = """
 import os, selectors, signal, sys
@@ -41,6 +39,12 @@ FAMILIES = {
     "no environment": "env -i setsid sleep 600 & echo $!; exec env -i sleep 600",
     "no parent": "(setsid env -i sleep 600 & echo $!) & wait; exec sleep 600",
 }
+
+
+@pytest.fixture
+def token() -> str:
+    """Each test has its own: the reapers of the one before may still be at work."""
+    return secrets.token_hex(4)
 
 
 @pytest.fixture
@@ -85,8 +89,8 @@ def begin() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
 
 
 @pytest.fixture
-def agent(kept: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", AGENT, TOKEN, str(kept)]
+def agent(kept: Path, token: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", AGENT, token, str(kept)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "ready\n"
@@ -112,10 +116,10 @@ def reapers_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]
 def test_nobody_outlives_the_agent(
     agent: subprocess.Popen[str], begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path,
     cluster: LocalCluster,
-    family: str, also_killed: int,
+    family: str, also_killed: int, token: str,
 ) -> None:  # fmt: skip
-    process, child = begin(reaper.mark_of(TOKEN, 7), family)
-    _, others_child = begin(reaper.mark_of(OTHER, 7), family)
+    process, child = begin(reaper.mark_of(token, 7), family)
+    _, others_child = begin(reaper.mark_of(token + "0", 7), family)
     reapers = reapers_of(agent, cluster)
     for pid in [*reapers[:also_killed], agent.pid]:
         os.kill(pid, signal.SIGKILL)
@@ -135,48 +139,54 @@ def test_a_reaper_that_is_lost_is_replaced(agent: subprocess.Popen[str], cluster
 
 
 @pytest.mark.parametrize("limit", [True, False])
-def test_one_of_both_marks_is_enough(begin: Callable[..., tuple[subprocess.Popen[bytes], int]], limit: bool) -> None:
-    process, child = begin(reaper.mark_of(TOKEN, 1), limit=limit, environment=not limit)
-    reaper.kill_all_of(TOKEN)
+def test_one_of_both_marks_is_enough(
+    begin: Callable[..., tuple[subprocess.Popen[bytes], int]], limit: bool, token: str
+) -> None:
+    process, child = begin(reaper.mark_of(token, 1), limit=limit, environment=not limit)
+    reaper.kill_all_of(token)
     assert process.wait(10) == -signal.SIGKILL
     assert has_ended(child)
 
 
-def test_one_workers_mark_is_not_anothers(begin: Callable[..., tuple[subprocess.Popen[bytes], int]]) -> None:
-    process, child = begin(reaper.mark_of(TOKEN, 1), "no parent")
-    other, others_child = begin(reaper.mark_of(TOKEN, 2), "no parent")
-    reaper.kill_marked(reaper.mark_of(TOKEN, 1))
+def test_one_workers_mark_is_not_anothers(
+    begin: Callable[..., tuple[subprocess.Popen[bytes], int]], token: str
+) -> None:
+    process, child = begin(reaper.mark_of(token, 1), "no parent")
+    other, others_child = begin(reaper.mark_of(token, 2), "no parent")
+    reaper.kill_marked(reaper.mark_of(token, 1))
     assert process.wait(10) == -signal.SIGKILL
     assert has_ended(child)
     assert alive(other.pid)
     assert alive(others_child)
 
 
-def test_it_just_ends_when_all_is_well(begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path) -> None:
-    process, child = begin(reaper.mark_of(TOKEN, 1))
+def test_it_just_ends_when_all_is_well(
+    begin: Callable[..., tuple[subprocess.Popen[bytes], int]], kept: Path, token: str
+) -> None:
+    process, child = begin(reaper.mark_of(token, 1))
     with selectors.DefaultSelector() as selector:
-        OrphanReapers(TOKEN, kept, selector).close(all_is_well=True)
+        OrphanReapers(token, kept, selector).close(all_is_well=True)
     assert alive(process.pid)
     assert alive(child)
     assert kept.exists()
 
 
 def test_one_inside_of_another_agents_worker_carries_no_mark(
-    kept: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    kept: Path, cluster: LocalCluster, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would be killed with all of that worker, before it has ended its own agent's workers."""
     before = resource.getrlimit(reaper.LIMIT)
-    monkeypatch.setenv(reaper.VARIABLE, reaper.mark_of(OTHER, 1))
-    reaper.set_limits(*reaper.limits_with(reaper.mark_of(OTHER, 1)))
+    monkeypatch.setenv(reaper.VARIABLE, reaper.mark_of(token + "0", 1))
+    reaper.set_limits(*reaper.limits_with(reaper.mark_of(token + "0", 1)))
     with selectors.DefaultSelector() as selector:
-        reapers = OrphanReapers(TOKEN, kept, selector)
+        reapers = OrphanReapers(token, kept, selector)
         pids = [process.pid for process in reapers._living.values()]
         cluster.wait_for(
             "they show themselves",
             lambda: all(shown_by(pid).startswith("orphan reaper of") for pid in pids),
             10,
         )
-        reaper.kill_all_of(OTHER)
+        reaper.kill_all_of(token + "0")
         assert all(alive(pid) for pid in pids)
         reapers.close(all_is_well=True)
     reaper.set_limits(*before)
