@@ -14,7 +14,7 @@ import pytest
 
 from local_cluster import LocalCluster
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MODULES = {"torchrun": "torch.distributed.run", "softrun": "softrun"}

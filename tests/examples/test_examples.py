@@ -28,6 +28,7 @@ EXAMPLES = {  # what it needs beside torch, and what two workers write at their 
     "launch_from_program.py": ("torch", r"rank [01], process \d+: mean 0\.[45]"),
     "own_policy/own_policy.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
 }
+QUICK = ("first_job.py", "train_digits.py", "launch_from_program.py")
 FURTHER = {
     "first_job.py": ["50"],  # steps
     "launch_from_program.py": ["--endpoint", "localhost:0"],  # a free port
@@ -56,7 +57,9 @@ def test_the_list_is_complete_and_each_is_short() -> None:
     assert not [name for name, path in found.items() if len(path.read_text().splitlines()) > MOST_LINES]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(
+    "example", [pytest.param(example, marks=() if example in QUICK else pytest.mark.slow) for example in EXAMPLES]
+)
 def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None:
     needed, proof = EXAMPLES[example]
     pytest.importorskip(needed)

@@ -8,7 +8,7 @@ import pytest
 from launchers import SIDES
 from programs import run_program
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PREPARE = """
 import logging, os, signal, sys, threading, time

@@ -17,6 +17,13 @@ from softrun.agent.cli import build_parser
 
 pytestmark = pytest.mark.processes
 
+#: One case for each thing that is compared, and for each way in which a job starts and ends.
+QUICK = {
+    "two_workers", "rdzv_conf", "static", "every_default_from_the_environment", "abbreviations", "arguments", "module",
+    "run_path", "redirects_by_rank", "tee_of_all", "restarts_and_fails", "one_fails", "one_is_killed", "one_raises",
+    "no_such_script", "help",
+}  # fmt: skip
+
 #: What a launcher says in its own name, on standard error.
 OWN_WORDS = re.compile(r"^([WEI]\d{4} .*|softrun\[.*|\*{41}|Setting OMP_NUM_THREADS .*|)$")
 DIFFERS = {
@@ -90,7 +97,9 @@ def _error(path: Path) -> Any:
     return path.name, str(message)[:60]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow) for case in CASES]
+)
 def test_the_same_as_torchrun(case: Case, launchers: Launchers, tmp_path: Path) -> None:
     ran = run(case, launchers, tmp_path)
     theirs, ours = ran["torchrun"], ran["softrun"]

@@ -142,6 +142,7 @@ def both(launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str
 STATIC = ["--nnodes=2", "--rdzv-id=job", "--master-addr=127.0.0.1", "--master-port=PORT", "--local-addr=127.0.0.1"]
 
 
+@pytest.mark.slow
 def test_static_nodes_of_different_roles_and_sizes(launchers: Launchers, tmp_path: Path) -> None:
     nodes = [
         [*STATIC, "--node-rank=0", "--role=reader", "--nproc-per-node=1"],
@@ -153,6 +154,7 @@ def test_static_nodes_of_different_roles_and_sizes(launchers: Launchers, tmp_pat
     assert "MASTER_PORT=PORT" in lines["softrun"][0]
 
 
+@pytest.mark.slow
 def test_static_nodes_that_come_in_another_order(launchers: Launchers, tmp_path: Path) -> None:
     nodes = [[*STATIC, f"--node-rank={rank}"] for rank in (1, 0)]
     lines = both(launchers, tmp_path, WORLD, nodes)
@@ -216,6 +218,7 @@ def _event(event: dict[str, Any]) -> tuple[str, str]:
     return event["source"] + event["name"], str(told)
 
 
+@pytest.mark.slow
 def test_a_handler_of_others(tmp_path: Path) -> None:
     for name, text in {"train.py": WORLD, **HANDLER}.items():
         path = tmp_path / name
@@ -235,6 +238,7 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
     assert "can only restart every worker" in refused.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
     said = run_program(PROGRAM, tmp_path)
     theirs, ours = (re.sub(r"'worker_pid': \[\d+\]", "", said[side]) for side in SIDES)
@@ -242,6 +246,7 @@ def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
     assert ours.splitlines()[-1] == "timed out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["softrun"], ["python", "-m", "softrun"]])
 def test_the_console_scripts(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WORLD)

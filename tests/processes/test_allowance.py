@@ -36,10 +36,12 @@ def old_and_new_do_not_meet(cluster: LocalCluster, start: Start, flags: str, bac
     assert frozen <= {s.pid for s in grown if s.round == grown[-1].round}, "in their processes"
 
 
+@pytest.mark.slow
 def test_nobody_works_in_the_old_world_beside_the_new_one(cluster: LocalCluster, start: Start) -> None:
     old_and_new_do_not_meet(cluster, start, "--rdzv_conf=keep_alive_interval=0.5,keep_alive_max_attempt=4", None)
 
 
+@pytest.mark.slow
 @pytest.mark.etcd
 def test_with_etcd_nobody_does_either(cluster: LocalCluster, start: Start, etcd: LocalEtcd) -> None:
     lease = "--rdzv_conf=lease_ttl=2,keep_alive_interval=0.5"

@@ -133,6 +133,7 @@ def test_a_host_that_cannot_be_found(capfd: pytest.CaptureFixture[str], monkeypa
     )
 
 
+@pytest.mark.slow
 def test_the_same_from_the_command_line() -> None:
     done = launch("--nnodes=4:2", SCRIPT)
     assert done.returncode == 1, "as torchrun"
@@ -140,11 +141,13 @@ def test_the_same_from_the_command_line() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_the_debug_switch_shows_the_traceback() -> None:
     done = launch("--nnodes=4:2", SCRIPT, SOFTRUN_DEBUG="1")
     assert "Traceback (most recent call last)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached() -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     done = launch(
@@ -158,6 +161,7 @@ def test_a_store_that_cannot_be_reached() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_raises_is_shown_as_torch_does(tmp_path: Path) -> None:
     script = tmp_path / "raises.py"
     script.write_text(
@@ -178,6 +182,7 @@ def test_a_script_that_raises_is_shown_as_torch_does(tmp_path: Path) -> None:
     assert "in main\n      raise ValueError" in done.stderr, "with the traceback of the worker"
 
 
+@pytest.mark.slow
 def test_two_jobs_with_one_id(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2")
     cluster.wait_for_steps(2)
@@ -190,6 +195,7 @@ def test_two_jobs_with_one_id(cluster: LocalCluster, start: Callable[..., Node])
     assert first.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_job_that_is_over(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2", job="one")
     cluster.wait_for_steps(2)
@@ -202,6 +208,7 @@ def test_a_job_that_is_over(cluster: LocalCluster, start: Callable[..., Node]) -
     assert first.wait(20) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_imports_ends_it_without_a_word() -> None:
     """It was swallowed there, or shown with the frames of all that was being imported."""
     process = subprocess.Popen(

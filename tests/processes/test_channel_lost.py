@@ -59,6 +59,7 @@ def grow_and_shrink(cluster: LocalCluster, start: Start, survivors: set[int]) ->
     assert newest(cluster.wait_for_steps(4, after=time.monotonic(), timeout_s=30)) == survivors
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_worker_its_process(cluster: LocalCluster, start: Start, small: Path) -> None:
     """It did at the next change: who could not be told of it was killed."""
     a = start("a", "count.py", "100000", "0.01", env={"SOFTRUN_CHANNEL_ROOT": str(small)})
@@ -70,6 +71,7 @@ def test_a_full_disk_costs_no_worker_its_process(cluster: LocalCluster, start: S
     assert "is ended" not in a.output()
 
 
+@pytest.mark.slow
 def test_removed_channels_cost_no_worker_its_process(cluster: LocalCluster, start: Start, tmp_path: Path) -> None:
     root = tmp_path / "cleaned"
     root.mkdir()
@@ -81,6 +83,7 @@ def test_removed_channels_cost_no_worker_its_process(cluster: LocalCluster, star
     assert "is ended" not in a.output()
 
 
+@pytest.mark.slow
 def test_a_worker_is_replaced_where_its_channel_was_removed(
     cluster: LocalCluster, start: Start, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def check(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *args], capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_checks_pass_on_the_cpu() -> None:
     done = check("--backend", "gloo", "--ranks", "2", "--timeout", "60")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,6 +34,7 @@ def test_the_checks_pass_on_the_cpu() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_is_told() -> None:
     """Nothing starts in so short a time."""
     done = check("--backend", "gloo", "--ranks", "2", "--timeout", "0.1")

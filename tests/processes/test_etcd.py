@@ -78,6 +78,7 @@ def test_any_node_may_die_the_first_one_too(cluster: LocalCluster, start: Start,
     the_rest_goes_on(cluster, d)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
     started = [
         start(name, "reduce.py", "20", "0.001", nproc=1, nnodes="2", backend=("etcd3", own.endpoint)) for name in "ab"
@@ -93,6 +94,7 @@ def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: 
         assert 0 < int(re.findall(r'"TTL" : (\d+)', left)[0]) <= OVER_LEASE_S, "then the job's name may be used again"
 
 
+@pytest.mark.slow
 def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, three: LocalEtcd) -> None:
     a, *_ = nodes(cluster, start, three)
     before = newest(cluster.steps())
@@ -114,6 +116,7 @@ def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, t
     assert d.process.poll() is None
 
 
+@pytest.mark.slow
 def test_etcd_is_away_for_longer_than_a_lease(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
     started = nodes(cluster, start, own, SHORT)
     before = newest(cluster.steps())
@@ -125,6 +128,7 @@ def test_etcd_is_away_for_longer_than_a_lease(cluster: LocalCluster, start: Star
     assert newest(after) == before, "they were paused, not ended"
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_leave_is_ended_before_the_lease(
     cluster: LocalCluster, start: Start, own: LocalEtcd
 ) -> None:
@@ -137,6 +141,7 @@ def test_a_worker_that_does_not_leave_is_ended_before_the_lease(
     assert node.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_node_dies_while_etcd_changes_its_leader(
     cluster: LocalCluster, start: Start, three: LocalEtcd, fault: int
@@ -152,6 +157,7 @@ def test_a_node_dies_while_etcd_changes_its_leader(
         assert c.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_member_of_etcd_is_lost_and_nobody_notices(cluster: LocalCluster, start: Start, three: LocalEtcd) -> None:
     nodes(cluster, start, three)
     before = newest(cluster.steps())
@@ -162,6 +168,7 @@ def test_a_member_of_etcd_is_lost_and_nobody_notices(cluster: LocalCluster, star
     assert before < newest(grown)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
     _, b, _ = nodes(cluster, start, own, SHORT, trainer="count.py")
     steps = cluster.steps()
@@ -174,6 +181,7 @@ def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster
     assert "it joins again" in b.output()
 
 
+@pytest.mark.slow
 def test_nothing_of_etcd_gets_into_the_workers(cluster: LocalCluster, start: Start, etcd: LocalEtcd) -> None:
     backend = ("etcd3", etcd.endpoint)
     node = start("a", "count.py", "10000", "0.01", backend=backend, job="clean", env={"SOFTRUN_ETCD_PASSWORD": "hush"})
@@ -196,6 +204,7 @@ def test_the_script_starts_one_and_ends_it(cluster: LocalCluster) -> None:
     assert not listens(port)
 
 
+@pytest.mark.slow
 def test_an_etcd_that_is_not_there_ends_in_one_line(cluster: LocalCluster, start: Start) -> None:
     node = start("a", "count.py", "1", "0", backend=("etcd3", "127.0.0.1:1"), flags=("--rdzv_conf=read_timeout=1",))
     assert node.wait(30) == 1

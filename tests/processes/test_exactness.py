@@ -11,7 +11,7 @@ import pytest
 
 from local_cluster import LocalCluster, Node
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
 

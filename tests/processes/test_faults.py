@@ -64,6 +64,7 @@ def test_a_node_is_killed_and_the_survivors_go_on_in_their_processes(cluster: Lo
     assert c.process.poll() is None
 
 
+@pytest.mark.slow
 def test_the_leader_is_killed_and_another_node_leads(cluster: LocalCluster, start: Start) -> None:
     a, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.005", flags=("--max_restarts=3",))
     # The first node hosts the store, so it must live; a failure of its workers makes it a newcomer, and b the leader.
@@ -92,6 +93,7 @@ def test_a_worker_is_killed_and_only_its_node_restarts(cluster: LocalCluster, st
     assert newest(cluster.wait_for_steps(4, after=at)) == others
 
 
+@pytest.mark.slow
 def test_replace_restarts_only_the_worker_that_failed(cluster: LocalCluster, start: Start) -> None:
     flags = ("--worker_failure=replace", "--max_restarts=1")
     node = start("a", "reduce.py", "100000", "0.005", nproc=3, nnodes="1", flags=flags)
@@ -105,6 +107,7 @@ def test_replace_restarts_only_the_worker_that_failed(cluster: LocalCluster, sta
     assert node.process.poll() is None
 
 
+@pytest.mark.slow
 def test_record_goes_on_without_the_worker_that_failed(cluster: LocalCluster, start: Start) -> None:
     node = start("a", "reduce.py", "600", "0.005", nproc=3, nnodes="1", flags=("--worker_failure=record",))
     steps = cluster.wait_for_steps(3)
@@ -130,6 +133,7 @@ def test_a_worker_that_hangs_is_left_behind_and_then_replaced(cluster: LocalClus
     assert re.search(r"made no progress for .* and is ended", node.output())
 
 
+@pytest.mark.slow
 def test_a_spare_node_is_warm_and_takes_a_lost_place_without_a_new_process(cluster: LocalCluster, start: Start) -> None:
     a, b = (start(name, "reduce.py", "100000", "0.005", nnodes="1:2") for name in "ab")
     cluster.wait_for_steps(4)
@@ -151,6 +155,7 @@ def warm_workers(node: Node) -> set[int]:
     return warm
 
 
+@pytest.mark.slow
 def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalCluster, start: Start) -> None:
     _, b, _ = three_nodes(cluster, start, "reduce.py", "100000", "0.005")
     orphans = descendants(b.process.pid)
@@ -161,6 +166,7 @@ def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalClus
     cluster.wait_for("recovery", lambda: recovery(cluster.steps(), at, survivors), 20)
 
 
+@pytest.mark.slow
 def test_a_stopped_node_is_left_behind_and_comes_back_as_a_newcomer(cluster: LocalCluster, start: Start) -> None:
     _, b, _ = three_nodes(cluster, start, "count.py", "100000", "0.01", flags=(QUICK,))
     steps = cluster.steps()
@@ -186,6 +192,7 @@ def test_below_the_minimum_survivors_wait_in_memory(cluster: LocalCluster, start
     assert survivors < newest(cluster.wait_for_steps(4, after=time.monotonic()))
 
 
+@pytest.mark.slow
 def test_places_of_a_static_job_are_taken_again(cluster: LocalCluster, start: Start) -> None:
     endpoint = ("static", f"127.0.0.1:{free_port()}")
     args = ("count.py", "100000", "0.01")
@@ -198,6 +205,7 @@ def test_places_of_a_static_job_are_taken_again(cluster: LocalCluster, start: St
     assert survivors < newest(cluster.wait_for_steps(2, after=time.monotonic()))
 
 
+@pytest.mark.slow
 def test_below_the_minimum_for_too_long_ends_with_the_rendezvous_error(cluster: LocalCluster, start: Start) -> None:
     args = ("count.py", "100000", "0.01")
     flags = ("--rdzv_conf=join_timeout=10",)
@@ -219,6 +227,7 @@ def test_sigterm_is_a_graceful_leave(cluster: LocalCluster, start: Start) -> Non
     assert b.process.poll() is None
 
 
+@pytest.mark.slow
 def test_the_host_of_the_store_leaves_and_stays_for_the_others(cluster: LocalCluster, start: Start) -> None:
     a, b, _ = three_nodes(cluster, start, "count.py", "100000", "0.01")
     at = a.signal(signal.SIGTERM)
@@ -231,6 +240,7 @@ def test_the_host_of_the_store_leaves_and_stays_for_the_others(cluster: LocalClu
     assert "is lost: the agent that hosted it has ended" in b.output().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_node_that_flaps(cluster: LocalCluster, start: Start) -> None:
     three_nodes(cluster, start, "reduce.py", "100000", "0.005")
     flapping = cluster.nodes[2]
@@ -242,6 +252,7 @@ def test_a_node_that_flaps(cluster: LocalCluster, start: Start) -> None:
         assert survivors < newest(cluster.wait_for_steps(3, after=at))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["rfc.py"])
 def test_the_loop_that_the_rfc_prints_works_as_printed(cluster: LocalCluster, start: Start, trainer: str) -> None:
     a, b, _ = three_nodes(cluster, start, trainer, "400", "0.01", nnodes="3:3", flags=("--max_restarts=2",))
@@ -264,12 +275,14 @@ def test_hard_restarts_everybody_and_resumes(cluster: LocalCluster, start: Start
     assert min(s.step for s in after) >= max(s.step for s in before), "from the checkpoint"
 
 
+@pytest.mark.slow
 def test_a_job_that_finishes_leaves_in_order(cluster: LocalCluster, start: Start) -> None:
     nodes = three_nodes(cluster, start, "count.py", "200", "0.02", nnodes="3")
     for node in nodes:
         assert node.wait(30) == 0, node.output()
 
 
+@pytest.mark.slow
 def test_a_worker_that_finishes_early_is_not_run_again(cluster: LocalCluster, start: Start) -> None:
     a = start("a", "count.py", "400", "0.01", nnodes="2")
     b = start("b", "count.py", "30", "0.01", nnodes="2", env={"LOGLEVEL": "INFO"})
@@ -281,6 +294,7 @@ def test_a_worker_that_finishes_early_is_not_run_again(cluster: LocalCluster, st
     assert len(pids) == 4, "nobody was started twice"
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_before_it_asks_is_not_waited_for(cluster: LocalCluster, start: Start) -> None:
     """Its node has no more to say than that it has finished; the others wait for it in init_process_group."""
     script = cluster.directory / "ends_at_once.py"
@@ -290,6 +304,7 @@ def test_a_worker_that_ends_before_it_asks_is_not_waited_for(cluster: LocalClust
     assert {step.world_size for step in cluster.wait_for_steps(2)} == {2}
 
 
+@pytest.mark.slow
 def test_a_store_whose_host_is_stopped_is_given_up_in_time(cluster: LocalCluster, start: Start) -> None:
     flags = ("--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=3,read_timeout=4",)
     a, b, c = three_nodes(cluster, start, "count.py", "100000", "0.01", flags=flags)

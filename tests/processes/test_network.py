@@ -26,6 +26,7 @@ ABLE = os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("et
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.etcd,
+    pytest.mark.slow,
     pytest.mark.skipif(not ABLE and not os.environ.get("SOFTRUN_REQUIRE_ETCD"), reason="needs root, iproute2 and etcd"),
 ]
 

@@ -71,6 +71,7 @@ def begin(cluster: LocalCluster) -> Iterator[Begin]:
         family.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_nobody_outlives_the_agent(begin: Begin, start: str) -> None:
     families = {killed: begin(start, "-".join(killed)) for killed in KILLED}
@@ -85,6 +86,7 @@ def test_nobody_outlives_the_agent(begin: Begin, start: str) -> None:
         assert all(has_ended(pid) for pid in [*pids, *guards["orphan reaper"], *guards["fork server"]]), (killed, pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_no_worker_outlives_all_that_watch_it(begin: Begin, start: str) -> None:
     """Then only those are left who have made a session of their own, and nobody knows them."""

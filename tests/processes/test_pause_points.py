@@ -43,6 +43,7 @@ def test_nodes_come_between_two_steps(cluster: LocalCluster, start: Callable[...
         before = {s.pid for s in steps}
 
 
+@pytest.mark.slow
 def test_a_wrapped_function_is_left_between_two_steps(
     cluster: LocalCluster, start: Callable[..., Node], tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_wrapped_function_is_left_between_two_steps(
     ] * 2
 
 
+@pytest.mark.slow
 def test_a_node_leaves_between_two_steps(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     nodes = [start(name, "reduce.py", ENDLESS, "0.01") for name in "abc"]
     steps = cluster.wait_for_steps(6, each=10)

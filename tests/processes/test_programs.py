@@ -61,16 +61,19 @@ def config(**changes: object) -> LaunchConfig:
     return LaunchConfig(**(fields | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 def test_a_functions_results_come_back_by_global_rank(start_method: str) -> None:
     assert launch_agent(config(start_method=start_method), place, [100]) == {0: 100, 1: 101}
 
 
+@pytest.mark.slow
 def test_a_large_result_comes_back() -> None:
     results = launch_agent(config(nproc_per_node=1), large, [5_000_000])
     assert len(results[0]) == 5_000_000
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_is_a_child_failed_error_with_its_traceback() -> None:
     with pytest.raises(ChildFailedError) as caught:
         launch_agent(config(), fail_on_rank_1, [])
@@ -79,6 +82,7 @@ def test_a_function_that_raises_is_a_child_failed_error_with_its_traceback() -> 
     assert "only rank 1" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [RestartPolicy.SOFT, RestartPolicy.HARD])
 def test_a_function_that_was_restarted_returns_its_last_result(tmp_path: Path, policy: RestartPolicy) -> None:
     again = config(nproc_per_node=1, max_restarts=1, restart_policy=policy)
@@ -101,6 +105,7 @@ def test_two_that_had_the_same_rank_both_have_a_place() -> None:
     assert _by_rank({1: "b", 0: "a"}, ended) == {0: "b", 2: "a"}, "who is named first has the rank"
 
 
+@pytest.mark.slow
 def test_nobodys_result_is_lost_where_two_had_the_same_rank(tmp_path: Path) -> None:
     """Where the first is done before the second fails, each has been rank 0, the second alone in the next world."""
     again = config(max_restarts=1, restart_policy=RestartPolicy.HARD)

@@ -18,7 +18,7 @@ import pytest
 from local_cluster import LocalCluster, Node, Step, free_port
 from local_etcd import LocalEtcd
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
 QUICK = "--rdzv_conf=keep_alive_interval=0.5,keep_alive_max_attempt=4,last_call_timeout=0.3"

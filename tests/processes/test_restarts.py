@@ -14,7 +14,7 @@ import pytest
 
 from local_cluster import LocalCluster, Node, free_port
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
 TIMES = 50

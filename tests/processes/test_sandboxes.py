@@ -18,6 +18,7 @@ def can_hide_proc() -> bool:
     return shutil.which("unshare") is not None and subprocess.run([*WITHOUT_PROC, "true"], check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_hide_proc(), reason="this machine lets nobody mount anything")
 @pytest.mark.parametrize(
     ("flags", "trainer"),

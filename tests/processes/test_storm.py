@@ -40,6 +40,7 @@ def test_a_storm_on_c10d(plan: Plan, tmp_path: Path) -> None:
     run(plan, tmp_path, None)
 
 
+@pytest.mark.slow
 @pytest.mark.etcd
 @of_store("etcd")
 def test_a_storm_on_etcd(plan: Plan, tmp_path: Path, etcd: LocalEtcd) -> None:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from local_cluster import LocalCluster, Node, descendants, shown_by, softrun_command
 
 HAS_TORCH = "import sys\nhad_torch = 'torch' in sys.modules\n"
@@ -27,6 +29,7 @@ def test_workers_are_forked(cluster: LocalCluster) -> None:
     assert output.splitlines() == [f"torch {cluster.directory / 'script.py'}"] * 2
 
 
+@pytest.mark.slow
 def test_to_wait_for_a_world_they_import_nothing(cluster: LocalCluster) -> None:
     """Newcomers would do it while the others are on their way to them."""
     script = "import sys, softrun\nbefore = set(sys.modules)\nnext(softrun.worlds())\nprint({*sys.modules} - before)"
@@ -40,6 +43,7 @@ def test_they_can_be_started_by_themselves(cluster: LocalCluster) -> None:
     assert (code, output.splitlines()) == (0, ["cold", "cold"])
 
 
+@pytest.mark.slow
 def test_more_is_imported_on_request(cluster: LocalCluster) -> None:
     code, output = run(
         cluster, "import sys\nprint('tabnanny' in sys.modules, 'sndhdr' in sys.modules)", "--preload", "tabnanny, pdb"
@@ -47,6 +51,7 @@ def test_more_is_imported_on_request(cluster: LocalCluster) -> None:
     assert (code, output.splitlines()) == (0, ["True False"] * 2), output
 
 
+@pytest.mark.slow
 def test_what_cannot_be_preloaded_is_said_once(cluster: LocalCluster) -> None:
     (cluster.directory / "threads.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=[60], daemon=True).start()"
@@ -63,6 +68,7 @@ def test_what_cannot_be_preloaded_is_said_once(cluster: LocalCluster) -> None:
         assert output.count("workers start cold") == output.count(why) == 1
 
 
+@pytest.mark.slow
 def test_no_python_script_is_started_by_itself(cluster: LocalCluster) -> None:
     node = cluster.start("node", softrun_command("--nproc_per_node=2", "--no_python", script="echo", args=["here"]))
     assert node.wait(60) == 0
@@ -70,6 +76,7 @@ def test_no_python_script_is_started_by_itself(cluster: LocalCluster) -> None:
     assert node.output().count("workers start cold, each with its own imports: echo is no Python script") == 1
 
 
+@pytest.mark.slow
 def test_what_follows_the_script_is_the_scripts(cluster: LocalCluster) -> None:
     path = cluster.directory / "script.py"
     path.write_text("import sys; print(sys.argv[1:])")
@@ -79,6 +86,7 @@ def test_what_follows_the_script_is_the_scripts(cluster: LocalCluster) -> None:
     assert node.output().splitlines() == [str(args)] * 2
 
 
+@pytest.mark.slow
 def test_failures_are_told_as_ever(cluster: LocalCluster) -> None:
     script = "import os\nif os.environ['RANK'] == '1': raise ValueError('lost')\nimport time; time.sleep(60)"
     code, output = run(cluster, script)
@@ -88,6 +96,7 @@ def test_failures_are_told_as_ever(cluster: LocalCluster) -> None:
     assert "fork server" not in output
 
 
+@pytest.mark.slow
 def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     node = start("a", "count.py", str(STEPS), "0.01", warm=True)
     cluster.wait_for_steps(2)
@@ -99,6 +108,7 @@ def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[...
     assert "exit code" not in node.output()
 
 
+@pytest.mark.slow
 def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     node = start("a", "count.py", str(STEPS), "0.01", warm=True, flags=("--worker_failure=replace", "--max_restarts=3"))
     before = {s.pid for s in cluster.wait_for_steps(2)}
@@ -115,6 +125,7 @@ def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable
     node.wait(30)
 
 
+@pytest.mark.slow
 def test_a_restart_is_forked(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     node = start("a", "count.py", str(STEPS), "0.01", warm=True, policy="hard", nnodes="1", flags=("--max_restarts=3",))
     before = {s.pid for s in cluster.wait_for_steps(2)}

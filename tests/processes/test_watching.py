@@ -55,6 +55,7 @@ def fail_once(marker: str) -> None:
         sys.exit(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("good_count", "code"), [("1", 0), ("9", 1)])
 def test_a_timer_that_expires_ends_the_worker_and_not_the_launcher(tmp_path: Path, good_count: str, code: int) -> None:
     script = tmp_path / "late.py"
@@ -145,6 +146,7 @@ def test_an_error_file_that_was_cut_short_is_passed_over(policy: RestartPolicy) 
     assert not formatted, "torch's format of an exception imports torch._dynamo: for seconds the agent would not answer"
 
 
+@pytest.mark.slow
 def test_logs_of_every_world_are_kept(cluster: LocalCluster, start: Callable[..., Node], tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     orders.mkdir()

@@ -71,6 +71,7 @@ def test_the_function_is_restarted_on_every_healthy_rank(cluster: LocalCluster, 
     assert node.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.etcd
 def test_the_loss_of_rank_0_with_its_node_does_not_end_the_job(
     cluster: LocalCluster, start: Start, tmp_path: Path, etcd: LocalEtcd

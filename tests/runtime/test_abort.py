@@ -189,6 +189,7 @@ dist.destroy_process_group()  # else it is torch that may have the process abort
 """
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_groups_that_were_built_before_softrun_was_imported(tmp_path: Path) -> None:
     port = str(free_port())

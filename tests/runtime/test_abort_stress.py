@@ -57,6 +57,7 @@ def be_stressed(me: Me) -> tuple[int, int]:
     return built, failed
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_aborting_all_the_time_while_groups_are_built_used_and_left() -> None:
     counts = run(be_stressed, 2)
@@ -94,6 +95,7 @@ def figures() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_nothing_leaks_when_groups_are_built_again_and_again() -> None:
     for seen in run(rebuild, 2):

@@ -141,6 +141,7 @@ def test_it_gets_out_of_the_group_that_it_sits_in(agent: FakeAgent) -> None:
         worker.says("sums in world 2")
 
 
+@pytest.mark.slow
 def test_a_wrapped_function_is_interrupted(agent: FakeAgent) -> None:
     worker = agent.start(WRAPPED)
     agent.form([worker])

@@ -113,6 +113,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_in_order_and_does_not_wait_for_them_for_long() -> None:
     ended = subprocess.run([sys.executable, "-c", ENDS], timeout=DEADLINE_S, check=True, stderr=subprocess.PIPE)
     assert not ended.stderr

@@ -64,6 +64,7 @@ def have_entered(workers: list[Worker], round_: int) -> bool:
     return all(f"round {round_} " in worker.output for worker in workers)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("trainer", [BUSY_WORLDS, BUSY_RFC_LOOP], ids=["worlds", "the RFC's loop"])
 def test_two_hundred_worlds_each_left_in_the_middle_of_a_collective_leak_nothing(
@@ -85,6 +86,7 @@ def test_two_hundred_worlds_each_left_in_the_middle_of_a_collective_leak_nothing
             assert after <= before + allowed, f"{what} leak: {before} at first, then {after}"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_rank_that_is_alone_in_its_world_leaves_it(agent: FakeAgent) -> None:
     """Nobody waits for anybody in its group, so there is no connection that could be cut."""

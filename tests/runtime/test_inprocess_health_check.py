@@ -61,6 +61,7 @@ def test_a_gpu_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         check_with(monkeypatch, FakeCuda(2.0))
 
 
+@pytest.mark.slow
 def test_a_health_check_imports_and_initializes_nothing() -> None:
     program = """
 import sys

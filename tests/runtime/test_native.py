@@ -80,6 +80,7 @@ def test_a_process_ends_after_its_native_threads_but_waits_for_none_that_hangs()
     assert sorted(ended.stdout.splitlines()) == ["has come back", "was recalled"]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["interrupted", "in a thread"])
 def test_a_process_that_ends_when_its_world_does_is_not_aborted(way: str) -> None:

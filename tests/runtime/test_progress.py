@@ -32,6 +32,7 @@ def show(worker: Worker) -> None:
     signal_main_thread(pid, STACKS_SIGNAL)
 
 
+@pytest.mark.slow
 def test_stacks_are_shown_while_threads_come_and_go(agent: FakeAgent) -> None:
     """The walk over all threads in the signal handler ended the process by SIGSEGV, after 5 to 1600 signals."""
     worker = agent.start(

@@ -82,6 +82,7 @@ def one_reports_broken(workers: list[Worker], round_: int) -> None:
     wait_until(lambda: any(worker.status in expected for worker in workers), f"{expected}")
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent) -> None:
     workers = [agent.start(RFC_LOOP) for _ in range(4)]
     agent.form(workers)
@@ -124,6 +125,7 @@ def test_survivors_go_on_and_a_replacement_is_healed(agent: FakeAgent, tmp_path:
     assert all(0 <= after - before <= 1 for before, after in pairwise(steps)), "a step was lost"
 
 
+@pytest.mark.slow
 def test_a_peer_that_hangs_is_left_behind(agent: FakeAgent) -> None:
     workers = [agent.start(WORLDS) for _ in range(3)]
     agent.form(workers)
@@ -135,6 +137,7 @@ def test_a_peer_that_hangs_is_left_behind(agent: FakeAgent) -> None:
     all_say(workers, "world of 2 goes on")
 
 
+@pytest.mark.slow
 def test_a_group_that_a_member_never_joins_is_built_in_the_next_world(agent: FakeAgent) -> None:
     workers = [agent.start(WORLDS) for _ in range(2)]
     absent = agent.start("import signal; signal.pause()")
@@ -146,6 +149,7 @@ def test_a_group_that_a_member_never_joins_is_built_in_the_next_world(agent: Fak
     all_say(workers, "world of 2 goes on")
 
 
+@pytest.mark.slow
 def test_the_trainers_own_exception_is_raised_at_once(agent: FakeAgent) -> None:
     workers = [agent.start(WORLDS, BUG="1") for _ in range(2)]
     agent.form(workers)
@@ -157,6 +161,7 @@ def test_the_trainers_own_exception_is_raised_at_once(agent: FakeAgent) -> None:
     assert workers[0].output.splitlines()[-1].endswith("KeyboardInterrupt")
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_body_ends(agent: FakeAgent) -> None:
     workers = [agent.start(WORLDS, TOTAL="50") for _ in range(2)]
     agent.form(workers)

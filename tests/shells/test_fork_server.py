@@ -206,6 +206,7 @@ def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogC
     template.close()
 
 
+@pytest.mark.slow
 def test_torch_is_there_and_chance_is_not_shared(both: Both, script: Path) -> None:
     script.write_text(
         "import sys; there = 'torch' in sys.modules\n"

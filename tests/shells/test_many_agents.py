@@ -40,6 +40,7 @@ def test_joining_in_etcd_costs_a_few_calls_for_each_node(
     assert {agent.result.outcome for agent in agents if agent.result} == {Outcome.SIGNALLED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [16, 48])
 def test_in_the_embedded_store_a_start_costs_a_few_operations_for_each_node_and_a_loss_one_change(nodes: int) -> None:
     record = measure("c10d", nodes)  # in a process of its own: connections to a TCPStore cannot be given back
@@ -51,6 +52,7 @@ def test_in_the_embedded_store_a_start_costs_a_few_operations_for_each_node_and_
     assert loss["operations"] <= 6 * nodes
 
 
+@pytest.mark.slow
 @pytest.mark.etcd
 def test_in_etcd_a_start_costs_a_few_operations_for_each_node_and_a_loss_one_change() -> None:
     record = measure("etcd", 48)

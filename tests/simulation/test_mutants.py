@@ -24,6 +24,7 @@ def killer(mutant: Mutant, seeds: int = SEEDS) -> tuple[int, str]:
     return seeds, ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
     seed, promise = killer(mutant)

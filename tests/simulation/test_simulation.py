@@ -16,10 +16,13 @@ from simulation.chaos import replay, run_seed, trace_hash
 
 SEEDS = 500
 CHUNKS = 20
+QUICK_CHUNKS = 6
 TESTS = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=() if chunk < QUICK_CHUNKS else pytest.mark.slow) for chunk in range(CHUNKS)]
+)
 def test_seeds(chunk: int) -> None:
     for seed in range(chunk, SEEDS, CHUNKS):
         try:
@@ -38,6 +41,7 @@ def test_seeds_that_found_something(seed: int) -> None:
     run_seed(seed)
 
 
+@pytest.mark.slow
 def test_a_run_is_a_function_of_its_seed() -> None:
     """The same trace in every process, whatever its hash seed: nothing iterates a set on its way to an effect."""
     seeds = range(40, 52)
