@@ -141,7 +141,7 @@ def launch_agent(
     entrypoint, args = _as_command(entrypoint, args)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
-        logger.warning("LaunchConfig has no run_id: made %s", config.run_id)
+        logger.warning("LaunchConfig has no run_id: using %s", config.run_id)
     os.environ[SIGNALS_VARIABLE] = config.signals_to_handle
     agent = _agent(config, entrypoint, args, health_check_server)
     spec = agent.get_worker_group().spec

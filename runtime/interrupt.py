@@ -139,7 +139,7 @@ class Interrupt:
         if self._is_being_handled():
             if time.monotonic() < self._raised_at + self.patience_s:
                 return  # it is on its way out, by way of somebody's clean-up
-            _log.warning("a clean-up has lasted %g s, and is interrupted at %s", self.patience_s, _way(frame))
+            _log.warning("a clean-up has taken %g s: interrupting it at %s", self.patience_s, _way(frame))
             self._overstays(True)
         elif self._way:
             _log.debug("a restart was suppressed: raised at %s; going on at %s", self._way, _way(frame))

@@ -295,7 +295,7 @@ class _Worker:
                 changes = {"worker_state": WorkerState.PAUSED, "change_event": WorldChangeEvent.SCALE_DOWN}
                 bare = {"fault": None, "stop_after": None, "leave_after": None, "sequence": event.sequence + 1}
                 self._lapse = event.model_copy(update={**changes, **bare})
-                _log.warning("no sign of this worker's agent: it leaves world %d, which may be over", event.round)
+                _log.warning("nothing heard from this worker's agent: leaving world %d, which may be over", event.round)
                 end_world()
                 self._free(self._lapse)
 

@@ -30,11 +30,11 @@ class BackgroundQueue:
         self._queue.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            logger.warning("%s has not come to its end within %g s and is left", self._thread.name, timeout_s)
+            logger.warning("%s did not end within %g s and is left behind", self._thread.name, timeout_s)
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
             try:
                 work()
             except Exception:
-                logger.warning("%s: what was asked for has failed", self._thread.name, exc_info=True)
+                logger.warning("%s: a task failed", self._thread.name, exc_info=True)

@@ -67,13 +67,13 @@ class SignalsToQueue:
             if name in signal.Signals.__members__:
                 self._signals.append(signal.Signals[name])
             else:
-                logger.warning("there is no signal %r to handle", name)
+                logger.warning("%r is not a signal that can be handled", name)
         self._observations = observations
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("signals are not handled, since this is not the main thread")
+            logger.warning("signals are not handled, because this is not the main thread")
             return
         for signum in self._signals:
             self._before[signum] = signal.signal(

@@ -254,7 +254,7 @@ class EtcdClient:
     def _note_absence(self, reason: str) -> None:
         if self._away_since is None and self._give_up_at is None:
             self._away_since = time.monotonic()
-            logger.warning("etcd cannot be reached (%s): the workers go on, changes of the world wait", reason)
+            logger.warning("etcd cannot be reached (%s): the workers go on, changes of the world wait for it", reason)
 
     def _succeeded(self) -> None:
         self._failures = self._timeouts = 0

@@ -130,7 +130,7 @@ class ForkServer:
         if directory is None:
             self._tell("the working directory is gone")
         elif script is None or not script.is_source:
-            self._tell(f"{' '.join(args[:2])} is no source file")
+            self._tell(f"{' '.join(args[:2])} is not a source file")
         elif names := self.differing(environment):
             self._tell(
                 f"{names} is not what it was for the process that they would be forked from, or is for one alone"
@@ -289,7 +289,7 @@ def fork_server_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]
     one, which is said."""
     script = Script.of(entrypoint, args)
     if script is None:
-        logger.warning("workers start cold, each with its own imports: %s is no Python script", entrypoint)
+        logger.warning("workers start cold, each with its own imports: %s is not a Python script", entrypoint)
         return None
     try:
         fork_server = _begun.pop() if _begun else ForkServer(script.flags)
@@ -297,7 +297,7 @@ def fork_server_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]
             fork_server.close()
             fork_server = ForkServer(script.flags)
     except OSError as error:
-        logger.warning("workers start cold, each with its own imports: no process to fork them from (%s)", error)
+        logger.warning("workers start cold, each with its own imports: the fork server did not start (%s)", error)
         return None
     fork_server.load(preload)
     return fork_server

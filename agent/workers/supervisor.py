@@ -163,7 +163,7 @@ class Supervisor:
             worker.channel.write(_event(tell))
         except ChannelError as error:
             # A worker that cannot be told of a change must not go on as if there were none.
-            logger.warning("worker %d cannot be told of a change and is ended: %s", tell.local_rank, error)
+            logger.warning("worker %d cannot be told of a change and is killed: %s", tell.local_rank, error)
             self.signal(*key, signal.SIGKILL)
         if tell.state is WorkerState.HEALTHY:
             if self._spawner.renew(key, _event(tell).environment()):

@@ -253,14 +253,14 @@ class EventReader:
                 raise
             if not self._warned:
                 self._warned = True
-                _log.warning("the agent is told through memory alone: %s", error)
+                _log.warning("the agent is told through shared memory only: %s", error)
 
     def _read_files(self, events: list[WorkerEvent]) -> None:
         while (number := self._next()) is not None:
             try:
                 event = self._load(number)
             except BadFileError as error:
-                _log.warning("an event is passed over: %s", error)
+                _log.warning("skipped an event that cannot be read: %s", error)
                 self._seen = number
                 continue
             if event is not None:  # None: pruned since _next saw it; there are later ones

@@ -123,7 +123,7 @@ class ChannelInbox:
                 self._reader.write_status(status)
                 self._told = status
             except ChannelError as error:
-                _log.warning("the agent was not told, and will be later: %s", error)
+                _log.warning("the agent could not be told yet, and will be told later: %s", error)
 
     def page(self) -> Page | None:
         if self._reader.page is None:
@@ -136,7 +136,7 @@ class ChannelInbox:
         except ChannelError as error:
             if self._last is None:
                 raise
-            _log.warning("the last event goes on to hold: %s", error)
+            _log.warning("no new event could be read, so the last one still holds: %s", error)
             return
         for event in events:
             if self._last is None or event.sequence > self._last.sequence:

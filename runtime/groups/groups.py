@@ -59,7 +59,7 @@ def leave_groups(*, in_trouble: bool) -> None:
         for thread in abort_groups():
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
-                _log.warning("the process groups are left although one of them was not aborted within %g s", ABORT_S)
+                _log.warning("leaving the process groups although one of them did not abort within %g s", ABORT_S)
     if in_trouble and not books.are_empty():
         destroy_aside()
     if has_group():
@@ -68,7 +68,7 @@ def leave_groups(*, in_trouble: bool) -> None:
         try:
             dist.destroy_process_group()
         except Exception:
-            _log.warning("the process group was left in disorder", exc_info=True)
+            _log.warning("the process group could not be destroyed in order", exc_info=True)
     if not books.are_empty():
         books.empty()
     if not in_trouble:

@@ -320,7 +320,7 @@ class Call:
                 self.session.shared_depth,
                 self.options.last_call_wait_s,
             )
-            _log.error("worker %d has a fault in world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
+            _log.error("fault in worker %d, world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
 
     def _clean_up(self) -> None:
         self.session.interrupt.abort(self.abort)

@@ -73,7 +73,7 @@ def test_no_python_script_is_started_by_itself(cluster: LocalCluster) -> None:
     node = cluster.start("node", softrun_command("--nproc_per_node=2", "--no_python", script="echo", args=["here"]))
     assert node.wait(60) == 0
     assert node.output().count("here\n") == 2
-    assert node.output().count("workers start cold, each with its own imports: echo is no Python script") == 1
+    assert node.output().count("workers start cold, each with its own imports: echo is not a Python script") == 1
 
 
 @pytest.mark.slow

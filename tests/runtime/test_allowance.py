@@ -74,7 +74,7 @@ def silence(workers: list[Worker], leave_in_s: float = 0.0) -> None:
 
 def silence_until_it_leaves(worker: Worker) -> None:
     silence([worker])
-    wait_until(lambda: "it leaves world 1" in worker.output, "it leaves")
+    wait_until(lambda: "leaving world 1" in worker.output, "it leaves")
 
 
 def speak(workers: list[Worker]) -> None:
@@ -116,7 +116,7 @@ def test_it_leaves_its_world_and_asks_for_another(agent: FakeAgent) -> None:
     agent.form([worker])
     wait_until(lambda: step(worker) > 20, "steps")
     silence([worker])
-    wait_until(lambda: "no sign of this worker's agent: it leaves world 1" in worker.output, "it leaves")
+    wait_until(lambda: "nothing heard from this worker's agent: leaving world 1" in worker.output, "it leaves")
     assert "left" not in worker.output, "nobody has told it what comes then"
     speak([worker])
     worker.says("left 1")
@@ -132,7 +132,7 @@ def test_it_gets_out_of_the_group_that_it_sits_in(agent: FakeAgent) -> None:
         worker.says("sums in world 1")
     silence(workers)
     for worker in workers:
-        wait_until(lambda worker=worker: "it leaves world 1" in worker.output, "it leaves")  # type: ignore[misc]
+        wait_until(lambda worker=worker: "leaving world 1" in worker.output, "it leaves")  # type: ignore[misc]
     speak(workers)
     for worker in workers:
         wait_until(lambda worker=worker: worker.writer.read_status().broken_round == 1, "it asks")  # type: ignore[misc]

@@ -158,6 +158,7 @@ def test_nothing_is_special_about_rank_0(job: Job) -> None:
             dist.init_process_group("gloo")
             memory.append(world.round)
             total = torch.tensor([len(memory)])
+            dist.barrier()  # every rank has begun before the test goes on
             if world.rank == 0:
                 me.say("training")
             while world.round == 1:
