@@ -22,7 +22,7 @@ def available_policies() -> list[str]:
 
 
 def load_policy(name: str, worker_failure: WorkerFailure = WorkerFailure.NO_REPLACE) -> RestartPolicyStrategy:
-    """Return the policy called `name`. Raises ValueError where there is none, or where it lacks the variant."""
+    """Return the policy called `name`. Raises ValueError if there is none, or if it lacks the variant."""
     if name in _OWN:
         return _OWN[name](worker_failure)
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):

@@ -28,7 +28,7 @@ NO_BOUND = Allow(0.0, 0.0)
 
 
 class Allowance:
-    """`shared`: whether others may ever be in this job; else there is no bound."""
+    """`shared`: whether others may ever be in this job; if not, there is no bound."""
 
     def __init__(self, shared: bool, interval_s: float, tolerance_s: float) -> None:
         self._shared = shared

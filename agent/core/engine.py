@@ -42,7 +42,7 @@ from softrun.runtime.events import WorldChangeEvent
 
 BARRIER_S = 5.0  # for all agents to say which step their workers can reach
 TELLING_S = 0.03  # for all agents and workers to hear of a world
-SILENCE_S = 60.0  # a worker that has not asked for its world for so long may never do so
+SILENCE_S = 60.0  # a worker that has not asked for its world by then may never ask
 
 
 class Engine:
@@ -53,10 +53,10 @@ class Engine:
         self._now = now
         self._effects = Outbox()
 
-        self._hurry = False  # end as soon as the workers are gone, whoever may still need this agent
+        self._hurry = False  # end as soon as the workers are gone, even if others still need this agent
         self._hosts_store = False
         self._store_empty = False
-        self._lingers = False  # for those who need the store that this agent hosts
+        self._lingers = False  # other nodes still need the store that this agent hosts
         self._silence = StoreSilence(config.store_timeout_s)
         self._lease = LeaseClock()
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
@@ -277,7 +277,7 @@ class Engine:
             self._stages.verdict.peer_lost(self._now)
 
     def _fence(self) -> None:
-        """This node's lease may expire soon: whoever takes its place then must not meet its workers."""
+        """This node's lease may expire soon: a node that then takes its place must not meet its workers."""
         self._lease.doubt(self._now)
         if self._workers.living():
             self._effects.note(

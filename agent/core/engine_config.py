@@ -21,7 +21,7 @@ class EngineConfig:
     max_restarts: int
     preferred_rank: int = 0
     named_store: Address | None = None
-    """What the user has said to this node of where its workers of the first world meet. No host, or port 0, leaves that
+    """Where the user wants the workers of the first world to meet, as told to this node. No host, or port 0, leaves that
     to the agent that seals; with `job.named_store` there are both."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
@@ -34,4 +34,4 @@ class EngineConfig:
     """Of workers that say nothing else."""
     exit_barrier_s: float = 300.0
     close_timeout_s: float = 30.0
-    store_timeout_s: float = 60.0  # a store that does not answer for so long is lost
+    store_timeout_s: float = 60.0  # a store that has not answered for that long is lost

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 
 RENEWALS = 5
-"""How often a lease is renewed in its time: so many renewals may be slow or lost before the workers must stop."""
+"""How often a lease is renewed in its time: how many renewals may be slow or lost before the workers must stop."""
 
 
 class LeaseClock:

@@ -20,8 +20,8 @@ from softrun.agent.protocol.model import Address, Round, Worker
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
 
-JOIN_S = 60.0  # for the step that was agreed on, where nodes are added
-LEAVE_S = 10.0  # and where one leaves: it works on for so long, and at most for a third of the grace time
+JOIN_S = 60.0  # for the step that was agreed on, when nodes are added
+LEAVE_S = 10.0  # and when one leaves: it works on for this long, and at most for a third of the grace time
 
 
 class LocalWorkers:
@@ -38,7 +38,7 @@ class LocalWorkers:
         self._grace_s = grace_s
         self._named_store = named_store
         self._slots = [WorkerSlot(Worker(local_rank, 1)) for local_rank in range(size)]
-        self._rewinding = False  # those that are stopped will be back in their places
+        self._rewinding = False  # the workers that were stopped will be back in their places
         self.told: Round | None = None
         """The last world that the workers were told of."""
         self.incomplete = False
@@ -52,13 +52,13 @@ class LocalWorkers:
         self.never_asks = False
         """They take their world from their environment alone: nothing that they are told reaches them."""
         self.waits_for_silent = True
-        """Before their first world those that are ready wait for the others."""
+        """Before their first world, the workers that are ready wait for the others."""
         self._given_up: list[Failure | None] = []
 
     # --- what they are like now
 
     def eligible(self) -> tuple[Worker, ...]:
-        """Those that should be in a world, or have been and are done; not those that failed or were stopped."""
+        """The workers that should be in a world, or were in one and are done; not those that failed or were stopped."""
         return tuple(slot.worker for slot in self._slots if self._rewinding or slot.may_work)
 
     def absent(self) -> bool:
@@ -74,24 +74,24 @@ class LocalWorkers:
         return any(slot.runs and slot.entered for slot in self._slots)
 
     def since(self) -> int:
-        """The first world from which on one of those that live has been in each; 0 if there is none."""
+        """The first world since when a living worker has been in every world; 0 if there is none."""
         return min((slot.since for slot in self._slots if slot.lives and slot.since), default=0)
 
     def at_work(self) -> list[tuple[int, int]]:
-        """The local ranks, and launches, of those that were told to work."""
+        """The local ranks and launches of the workers that were told to work."""
         return [(slot.local_rank, slot.launch) for slot in self._slots if slot.works]
 
     def has_entered(self) -> bool:
-        """Are all that were told to work in their world by now? There must be some; those that ask for none count."""
+        """Whether all workers told to work, at least one, are in their world. One that asks for none counts."""
         at_work = [slot for slot in self._slots if slot.works]
         return bool(at_work) and all(slot.applied >= slot.named for slot in at_work if not self.never_asks)
 
     def has_left(self) -> bool:
-        """Have all those that were paused left their world?"""
+        """Whether all paused workers have left their world."""
         return all(slot.has_left for slot in self._slots if slot.runs and slot.paused)
 
     def outside(self) -> tuple[int, ...]:
-        """The local ranks of those that run and have yet to ask for their first world."""
+        """The local ranks of the running workers that have yet to ask for their first world."""
         return tuple(slot.local_rank for slot in self._slots if slot.runs and slot.outside)
 
     def through(self) -> int:
@@ -111,7 +111,7 @@ class LocalWorkers:
         return self.told is not None and any(slot.worked == self.told.number for slot in self._slots)
 
     def done(self) -> tuple[int, ...]:
-        """The local ranks of those that have exited 0."""
+        """The local ranks of the workers that have exited 0."""
         return tuple(slot.local_rank for slot in self._slots if slot.state is State.DONE)
 
     def living(self) -> bool:
@@ -119,7 +119,7 @@ class LocalWorkers:
         return any(slot.lives for slot in self._slots)
 
     def finished(self) -> bool:
-        """Somebody has exited 0, and whoever has not is recorded as failed, or was not needed any more."""
+        """A worker has exited 0, and each of the others has too, is recorded as failed, or was no longer needed."""
         states = {slot.state for slot in self._slots}
         return State.DONE in states and states <= {State.DONE, State.FAILED, State.STOPPED}
 
@@ -134,7 +134,7 @@ class LocalWorkers:
     # --- telling
 
     def enter(self, world: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
-        """Tell the running workers of their place in `world`, pausing them first, and start those that are absent."""
+        """Tell the running workers their places in `world`, pausing them first, and start the absent ones."""
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
         self.incomplete = self.unbuilt = False
@@ -173,7 +173,7 @@ class LocalWorkers:
             slot.since = 0
 
     def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
-        """Start those that are absent, PAUSED and outside; `expected` is a world as it would be with them."""
+        """Start the absent workers, PAUSED and outside; `expected` is the world as it would be with them."""
         places = ranks.places(expected, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -260,10 +260,10 @@ class LocalWorkers:
         """End a worker, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
         return self._slots[local_rank].fail(now, hangs=hangs)
 
-    # --- those that have asked for no world
+    # --- workers that have asked for no world
 
     def unasked(self) -> list[tuple[int, int]]:
-        """The local ranks, and launches, of those that run and have asked for no world, while the one that their
+        """The local ranks and launches of running workers that have asked for no world, while the one that their
         environment names is not theirs, or no longer."""
         silent = [slot for slot in self._slots if slot.is_silent and slot.uses_another(slot.launch_port)]
         return [(slot.local_rank, slot.launch) for slot in silent]
@@ -283,18 +283,18 @@ class LocalWorkers:
         `joins`: they wait outside, as all of a node do before its first world.
         """
         late = [slot.launched_at for slot in self._slots if slot.is_silent and slot.outside is joins]
-        asked = [slot for slot in self._slots if slot.spoke]  # those that have ended, too: others wait as they did
+        asked = [slot for slot in self._slots if slot.spoke]  # ended workers count as well: the others wait as they did
         softs = [slot.soft for slot in asked if slot.soft is not None]
         return max(min(late), min(slot.spoke_at for slot in asked)) + min(softs) if softs and late else None
 
     def leave_out_silent(self) -> None:
-        """The others wait, maybe for those that have asked for no world yet: they are outside until they do."""
+        """The others may be waiting for workers that have asked for no world yet: these are outside until they ask."""
         self.waits_for_silent = False
         for slot in self._slots:
             slot.outside = slot.outside or slot.is_silent
 
     def silent(self) -> tuple[int, ...]:
-        """The local ranks of those that run and have not asked for their world yet: will they ever hear of another?"""
+        """The local ranks of running workers that have not asked for their world yet, and may never hear of another."""
         return tuple(slot.local_rank for slot in self._slots if slot.is_silent)
 
     # --- ending
@@ -308,12 +308,12 @@ class LocalWorkers:
         return [effect for slot in self._slots for effect in slot.stop(signum, now, self._grace_s)]
 
     def dismiss(self, now: float) -> list[Effect]:
-        """Stop those that are outside: the work is done."""
+        """Stop the workers that are outside: the work is done."""
         outside = [slot for slot in self._slots if slot.runs and slot.outside]
         return [slot.dismiss(now, self._grace_s) for slot in outside]
 
     def hurry(self, now: float) -> list[Effect]:
-        """SIGKILL to those that were asked to end and have not."""
+        """Send SIGKILL to the workers that were asked to end and have not."""
         return [effect for slot in self._slots for effect in slot.hurry(now)]
 
     def tick(self, now: float) -> list[Effect]:

@@ -111,7 +111,7 @@ class Stages:
             self.enter(Stage.WAITING, now)
 
     def go_on_without_silent(self, now: float) -> None:
-        """Ask for a world of those that have asked for one."""
+        """Ask for a world of the workers that have asked for one."""
         self._standing.break_world()
         self._workers.leave_out_silent()
         self._effects += self._workers.pause(None, now)
@@ -167,7 +167,7 @@ class Stages:
             return True
         match self._answers.to(Trigger.WORKER_FAILURE):
             case Response.STOP_MEET_START:
-                return False  # those that are done stay so, and the others work on from their checkpoint
+                return False  # workers that are done stay done, and the others work on from their checkpoint
             case Response.WITHDRAW_AND_RETURN:
                 return self._workers.through() > 0
             case _:

@@ -32,7 +32,7 @@ class Departure:
 
 
 class Standing:
-    """Holds what no other part of the engine knows of this node; the rest is asked of those that do know it."""
+    """Holds what no other part of the engine knows of this node; it asks the parts that own the rest."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
 
 Where the workers have only just come to their world, and their steps are quick, their first one there is waited for.
 
-If it comes to nothing, because the newcomer is gone, or the leader, the workers are told to go on. Where no worker
+If the barrier is called off, because the newcomer or the leader is gone, the workers are told to go on. If no worker
 counts steps all leave their world at once, and so they do where the ranks do not count alike.
 """
 

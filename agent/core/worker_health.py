@@ -1,7 +1,7 @@
 """What befalls workers that live: faults that they tell of, and hangs that the watch over them finds.
 
 A worker that makes no progress hangs, or waits for one that does: the two look the same. So when one is suspected all
-are told to leave their world. Who does so is well; who does not, and makes no progress even then, is stuck, and the
+are told to leave their world. A worker that leaves is healthy; one that does not leave, and makes no progress even then, is stuck, and the
 others go on without it until it has left, or is ended because its hard limit has passed. One that a signal has stopped
 need not be waited for: it cannot leave.
 

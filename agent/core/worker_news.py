@@ -80,7 +80,7 @@ class WorkerNews:
         if status.fault is None or status.fault.round != told.number:
             return
         if self._answers.restarts_all:
-            # A restart is a new process, so whoever needs one has failed.
+            # A restart is a new process, so a worker that needs one has failed.
             self._effects += self._workers.end(local_rank, now, hangs=False)
         else:
             self._health.told(told, local_rank, status.fault, now)
@@ -215,7 +215,7 @@ class WorkerNews:
             self.warm_up(now)
 
     def warm_up(self, now: float) -> None:
-        """Whoever is to join those at work starts outside of their world, so that they need not wait."""
+        """A worker that is to join a world at work starts outside of it, so that nobody has to wait for its imports."""
         record = self._standing.record
         if record is not None and self._workers.absent() and self._others_work():
             own = replace(self._standing.member(), workers=self._workers.all_workers())

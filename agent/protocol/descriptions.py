@@ -1,4 +1,4 @@
-"""What the engine's notes and results say, where it takes more than a few words."""
+"""The longer texts of the engine's notes and results."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message: on the link to `node`, whoever dialled it, or on every link that others dialled (None)."""
+    """Send a message: on the link to `node`, whichever end dialled it, or on every link that others dialled (None)."""
 
     node: str | None
     message: Message
@@ -109,7 +109,7 @@ class LookAtProgress:
 
 @dataclass(frozen=True, slots=True)
 class LookAtStep:
-    """Answer with StepSeen. Whatever the worker was told before must be where it reads it."""
+    """Answer with StepSeen. What the worker was told before must already be where it reads it."""
 
     local_rank: int
     launch: int

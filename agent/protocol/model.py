@@ -33,7 +33,7 @@ class Member:
     workers: tuple[Worker, ...]  # in rank order
     lease_number: int = 0  # which of its leases this agent has, where the store has leases
     preferred_rank: int = (
-        0  # where it would stand among the nodes; those with the same one come in the order of their arrival
+        0  # its wanted place among the nodes; nodes with the same one keep the order of their arrival
     )
 
     @property
@@ -94,7 +94,7 @@ class Report:
     # Of a leader only:
     barrier_request: BarrierRequest = NO_REQUEST  # the workers are to wait
     release_version: int = 0  # the version of the record in whose world they are to go on
-    expels_leavers: bool = False  # who leaves shall not wait for the others
+    expels_leavers: bool = False  # members that leave must not wait for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class JobSettings:
 class Phase(Enum):
     """Of a round."""
 
-    OPEN = "OPEN"  # too few members for a world; those who have workers keep them paused
+    OPEN = "OPEN"  # too few members for a world; their workers, if any, stay paused
     SEALED = "SEALED"  # a world
     CLOSED = "CLOSED"  # the job is over
 
@@ -146,7 +146,7 @@ class Round:
     version: int
     number: int  # of the last world that was sealed; 0 before the first
     phase: Phase
-    members: tuple[Member, ...]  # of the world in rank order; of an OPEN round: those who keep their place
+    members: tuple[Member, ...]  # of the world, in rank order; of an OPEN round: the members that keep their place
     settings: JobSettings
     worker_store: Address | None = None  # of the world, by the agent that sealed it; None: where the user has said
     lost: tuple[str, ...] = ()  # nodes judged dead by the step that made this version

@@ -17,7 +17,7 @@ class StoreReady:
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record in the store; None where there is none yet. Sent once at the start and at every change."""
+    """The record in the store; None if there is none yet. Sent once at the start and at every change."""
 
     round: Round | None
 
@@ -63,7 +63,7 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A link to or from this node is no more. `gone`: its process certainly is no more either."""
+    """A link to or from this node is down. `gone`: its process is certainly gone, too."""
 
     node: str
     gone: bool

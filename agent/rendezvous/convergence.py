@@ -4,11 +4,11 @@ A death while ranks build their groups ends their world; the replacement ends th
 leader counts these worlds (`Round.stepless`), and with each of them in a row it waits longer before it makes another:
 
 - after a loss, for others that come close: 0.05 s, 0.1, 0.2, … at most 2 s. The survivors are paused meanwhile;
-- after a fault, or where a world is broken and nobody is lost: as long, but at most 10 s;
-- before newcomers interrupt those that build: 0.25 s, 0.5, 1, … at most 10 s, or until a step is completed.
+- after a fault, or if a world is broken and nobody is lost: as long, but at most 10 s;
+- before newcomers interrupt workers that build their groups: 0.25 s, 0.5, 1, … at most 10 s, or until a step is completed.
 
 The first such world costs nothing, and a world in which a step was completed, or which has stood for `STOOD_S`, begins
-the count anew. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more
+a new count. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more
 worlds than that without a step, and from the eighth on they are at least 2 s apart. A job that is finishing does not
 end so: nobody comes to it any more, so its worlds are no more than its workers.
 """

@@ -30,7 +30,7 @@ class LeaderTimeouts:
 
     last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
-    barrier_s: float = 0.0  # for the step that all can reach, where nobody was lost; 0: nobody is asked
+    barrier_s: float = 0.0  # for the step that all can reach, if nobody was lost; 0: nobody is asked
     telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
     converges: bool = False  # workers show whether they work: worlds in which nobody did are counted
 
@@ -50,7 +50,7 @@ class LeaderTimers:
 class Decision:
     """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
 
-    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: those that leave are to go without.
+    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: members that leave are not waited for.
 
     A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last four say which reports
     cannot change it (`softrun.agent.rendezvous.decision_cache`).
@@ -113,12 +113,12 @@ class _Case:
 
     @cached_property
     def living(self) -> list[Member]:
-        """The members that have a place in the next world, those that want to leave included."""
+        """The members that have a place in the next world, including those that want to leave."""
         return _living(self.round, self.reports, self.statuses)
 
     @cached_property
     def anyone_done(self) -> bool:
-        # One that was taken for dead while it finished is believed too: the work is done, whoever is in the world.
+        # A member taken for dead while it finished is believed too: the work is done, whatever the world is.
         return any(report.intent is NodeIntent.FINISHED for report in self.reports.values())
 
     @cached_property
@@ -193,7 +193,7 @@ def _the_work_is_done(case: _Case) -> Decision | None:
 
 
 def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
-    """Not enough would be left to wait for, or there is no world whose step they could end."""
+    """Too few would be left to wait for, or there is no world whose step they could end."""
     few = len(case.living) + len(case.newcomers) - len(case.leaving) < case.least
     if case.leaving and (case.round.phase is Phase.OPEN or case.round.finishing or few):
         return Decision(f"{', '.join(case.leaving)} cannot be waited for", expels_leavers=True)
@@ -345,7 +345,7 @@ def _living(round_: Round, reports: dict[str, Report], statuses: dict[str, Membe
 def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) -> list[Member]:
     """Those with a worker that has what was done, since it was there.
 
-    Where nobody has shown that the workers work together, that is whoever is in this world.
+    If nothing has shown that the workers work together, that is everybody in this world.
     """
     if worked := max((report.through for report in reports.values()), default=0):
         return [m for m in stay if 0 < reports[m.node].since <= worked]
@@ -374,7 +374,7 @@ def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> 
 
 
 def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> bool:
-    """Is a worker of this world gone that has not simply finished? A report goes on to name those that have.
+    """Is a worker of this world gone that has not simply finished? A report keeps naming the workers that have.
 
     A node that has finished has failed workers, too, where failures are recorded.
     """

@@ -1,12 +1,12 @@
 """Whom an agent follows: the leader of the record, to whom it reports; or itself, and then it leads.
 
 Everybody finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be in
-the next world, too; then those who leave, and last those who have finished. A follower keeps one link, to the leader,
+the next world, too; then members that leave, and last members that have finished. A follower keeps one link, to the leader,
 and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one, and the
 others dial it.
 
-A newcomer is in nobody's record yet. It follows the leader as well, and where nobody in the record can lead any more
-it takes over.
+A newcomer is in nobody's record yet. It follows the leader as well, and takes over when nobody in
+the record can lead any more.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Election:
 
     def leader(self, record: Round | None, own: Report) -> Member | None:
         """The first member that lives, has not withdrawn and can be in the next world: its agent will host the store of
-        that one, and nobody would miss it if it were no member. Those who leave come after them, those who have
+        that one, and nobody would miss it if it were no member. Members that leave come after them, members that have
         finished last."""
         if record is None or record.phase is Phase.CLOSED:
             return None

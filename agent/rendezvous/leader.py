@@ -50,7 +50,7 @@ class Leader:
         self._asks = self._never_came = False  # there is a worker that asks for its world; that exited before it did
 
     def hear(self, report: Report) -> bool:
-        """Keep a report. True where it is the first of this node's life."""
+        """Keep a report. Returns whether it is the first of this incarnation."""
         node = report.member.node
         if report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
             # It is about to learn of it and to come back in another life. It has not learnt if it says so once more.
@@ -176,7 +176,7 @@ class Leader:
         return effects
 
     def _by_a_member(self, round_: Round, proposal: Round) -> Round:
-        """Whoever seals a world hosts its store, so it is in it. Those who go on without this node seal theirs."""
+        """The node that seals a world hosts its store, so it is in it. Nodes that go on without this one seal their own."""
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
         meeting = transitions.fall_short(round_, list(proposal.members), proposal.lost)

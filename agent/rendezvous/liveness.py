@@ -1,10 +1,10 @@
 """Who is dead, judged by the reader's own monotonic clock alone.
 
 A peer is dead when its process is certainly gone (the kernel closed its link and its port refuses a new one), or when
-it was to be heard and was not for longer than the tolerance. Only those who have reason to speak are watched: a leader
+it was to be heard and was not for longer than the tolerance. Only nodes that have reason to speak are watched: a leader
 watches all members, a follower watches its leader. Silence of anybody else means nothing.
 
-Where the store has leases, silence is no proof: a lease that has expired is, since its owner has stopped its workers by
+If the store has leases, silence proves nothing. An expired lease does, since its owner has stopped its workers by
 then. It stays a proof until the owner speaks under another lease, a later one of the same owner.
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
@@ -76,7 +76,7 @@ class Liveness:
         self._expired[node] = max(lease_number, self._expired.get(node, 0))
 
     def gone(self, node: str) -> bool:
-        """It is certain that its process, or its lease, is no more."""
+        """Whether its process or its lease is certainly gone."""
         return node in self._gone or (node in self._expired and self._expired[node] >= self._lease_numbers.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:

@@ -1,6 +1,6 @@
 """Who is which: from a round to the places of its workers.
 
-Ranks are dense and follow the order of `Round.members`. Nodes stand where they want to stand (`Member.preferred_rank`,
+Ranks are dense and follow the order of `Round.members`. Nodes get the place they ask for (`Member.preferred_rank`,
 the user's --node_rank); those that want the same keep their order, survivors before newcomers. If anybody survives,
 rank 0 is a survivor, whatever anybody wants, so it can be the source of state.
 """

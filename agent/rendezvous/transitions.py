@@ -12,7 +12,7 @@ sees a higher version and goes on from there.
 - `found`: the first agent makes the record and leads the first meeting.
 - `seal`: the single step that closes the membership of a world.
 - `fall_short`: a world, or a meeting, lost members and too few are left; those keep their place, paused. Also where the
-  leader cannot be in the next world, and those that can have to seal it.
+  leader cannot be in the next world, and a node that can be in it has to seal it.
 - `take_over`: everybody in the record is gone, and a newcomer begins a new meeting.
 - `admit_nobody`: the first node has finished; the world stays as it is.
 - `close`: the job is over.
@@ -44,7 +44,7 @@ def _without_workers(newcomer: Member) -> Member:
 
 
 def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Round:
-    """A meeting of those that `stay`, because they are too few for a world."""
+    """A meeting of the members that `stay`, because they are too few for a world."""
     placed = set(ranks.worker_lives(round_))
     kept = [
         replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))
