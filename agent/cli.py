@@ -210,7 +210,7 @@ def _abbreviate_only_torchs(parser: argparse.ArgumentParser, own: argparse._Argu
     """`--re` means --redirects to torchrun: our --restart-policy must not make it ambiguous."""
     find = parser._get_option_tuples
     ours = set(own._group_actions)
-    # The method is argparse's own; where it is another one day, some abbreviations become ambiguous.
+    # The method is argparse's own; if it changes one day, some abbreviations become ambiguous.
     torchs: Any = lambda text: [found for found in find(text) if found[0] not in ours]  # noqa: E731
     parser._get_option_tuples = torchs  # type: ignore[method-assign]
 
@@ -274,7 +274,7 @@ def _rendezvous_configs(args: argparse.Namespace, configs: dict[str, Any]) -> di
 
 
 def _streams_of_many_ranks(args: argparse.Namespace) -> dict[str, Std | dict[int, Std]]:
-    """What --redirects and --tee mean where torch, which reads ranks of one digit, would refuse them; else nothing."""
+    """What --redirects and --tee mean if they name ranks above 9, which torch cannot read; otherwise nothing."""
     from softrun.agent.torch_elastic.elastic import Std
 
     given = {name: getattr(args, name) for name in ("redirects", "tee")}

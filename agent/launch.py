@@ -252,7 +252,7 @@ def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[
 
 
 def _script_of(entrypoint: str, args: list[Any]) -> Path | None:
-    """The script that a Python command line runs; None for a module, for code, or where the program is no Python."""
+    """The script that a Python command line runs; None for a module, for code, or if the program is not Python."""
     if entrypoint != os.environ.get("PYTHON_EXEC", sys.executable):
         return None
     words = iter(map(str, args))

@@ -1,4 +1,4 @@
-"""The agent class, for programs that build their agent themselves: it stands where torch's LocalElasticAgent stands.
+"""The agent class, for programs that build their agent themselves: it replaces torch's LocalElasticAgent.
 
 It is a subclass of torch's, so what torch's tells of itself (events, metrics, the health check, the file timers, the
 worker group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it is torch's agent.
@@ -114,14 +114,14 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._meeting_since = 0.0
         self._round = 0
         self._timer_file: str | None = None
-        # What handlers of events and metrics do may take its time, or fail, and is no matter of the driver's.
+        # Handlers of events and metrics may be slow, or fail; neither must reach the driver.
         self._telling: BackgroundQueue | None = None
 
     def run(self, role: str = "") -> RunResult:
         """Run this node's part of the job until it ends, and say how it ended for the workers.
 
         Raises torch's SignalException after a signal that made this node leave, and a SoftrunError, in one line, for
-        what ends the job beside the workers' failures; where torch has a class for it, it is of that class too.
+        what ends the job other than a worker's failure; if torch has a class for it, it is of that class, too.
         """
         if not isinstance(self._handler, SoftrunRendezvousHandler):
             result: RunResult = super().run(role)
@@ -288,7 +288,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._worker_watchdog = self._health_check_server = None
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 0) -> None:  # noqa: ARG002
-        """torch's, which else would forget the shutdown timeout wherever it restarts the workers."""
+        """torch's, which would otherwise forget the shutdown timeout when it restarts the workers."""
         super()._shutdown(death_sig, **known_arguments(super()._shutdown, timeout=self._grace_s))
 
 

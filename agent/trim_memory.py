@@ -28,7 +28,7 @@ def give_back_memory() -> None:
 
 
 def _as_in_their_files(smaps: str) -> Iterator[tuple[int, int]]:
-    """The mappings of files that cannot be written to, and have not been: what was changed there, be it by a relocation
+    """The mappings of files that cannot be written to, and have not been: what was changed there, even by a relocation
     or by a debugger, would be lost."""
     _, *fields = _MAPPING.split(smaps)
     for begin, end, permissions, inode, _path, numbers in zip(*(fields[i::6] for i in range(6)), strict=True):

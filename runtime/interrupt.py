@@ -2,7 +2,7 @@
 
 It is raised by a signal handler, which Python runs in the main thread between two byte codes. So it also ends calls
 that signals can interrupt, such as `time.sleep`, a lock or a read, which an exception that is set from another thread
-(`PyThreadState_SetAsyncExc`) does not; and the handler runs where it can look: nothing is raised outside of the scope,
+(`PyThreadState_SetAsyncExc`) does not; and the handler can see where it runs: nothing is raised outside of the scope,
 in an atomic block, or into a clean-up that the last one has caused, unless that takes too long.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SIGNAL = signal.SIGURG
-"""It is ignored where nobody handles it, so one that comes late does no harm, and few programs use it."""
+"""It is ignored by default, so a late one does no harm, and few programs use it."""
 AGAIN_S = 0.02
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ class Interrupt:
         self._raised_at = inf  # when it was raised last in this run
         self._since: int | None = None  # of the run that is under way; None where nothing may be raised
         self._requested = 0
-        self._way = ""  # to where it was raised last in this run
+        self._way = ""  # the code path to where it was last raised in this run
         self._blocks = 0  # atomic ones that the main thread is in, one in the other
         self._left = threading.Event()
         self._lock = threading.RLock()  # of atomic blocks, and of what aborts

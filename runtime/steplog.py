@@ -1,4 +1,4 @@
-"""The step log: one JSON line for every `World.check(step)`, for whoever wants to see how a job went on.
+"""The step log: one JSON line for every `World.check(step)`, to see how a job went on.
 
 Off unless SOFTRUN_STEP_LOG names a directory. Each process appends to its own file there, `<pid>.jsonl`:
 {"t": wall clock, "mono": monotonic clock, "pid", "rank", "world_size", "round", "step"}, both clocks in seconds.

@@ -51,7 +51,7 @@ _log = logging.getLogger("softrun.runtime")
 def get_worker_event() -> WorkerEvent:
     """Return the last event that this worker's agent has sent. No event is missed.
 
-    It does not wait, with one exception: if the agent of a worker at work is silent for so long that the world may
+    It does not wait, with one exception: if the agent of a worker at work is silent for long enough that the world may
     have changed without it, the call returns when the agent is heard again or the world is over. Without a new event it
     makes no system call.
 
@@ -120,12 +120,12 @@ def hold(after: int) -> None:
 
 
 def watch(limits: ProgressLimits) -> None:
-    """Have the agent act when this worker makes no progress for so long."""
+    """Have the agent act when this worker makes no progress for that long."""
     _worker().watch(limits)
 
 
 def withhold_progress(withheld: bool) -> None:
-    """While withheld, byte code that the main thread executes is no progress: only pings are."""
+    """While withheld, byte code that the main thread executes does not count as progress; only pings do."""
     _worker().withhold_progress(withheld)
 
 
@@ -256,7 +256,7 @@ class _Worker:
             called = event.round if self.in_call and usable else 0
             here = {"applied": event.sequence, "broken_round": broken, "called": called}
             if event.round != self._round or not usable:
-                self._begin_world()  # before the agent hears where it is: a step of the last world is none of this one
+                self._begin_world()  # before the agent hears where it is: the last world's steps do not count
             self._tell(ready=True, ends=False, through=False, **here)
             if usable:
                 self._enter(event)
@@ -372,7 +372,7 @@ class _Worker:
             self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _end(self) -> None:
-        """To end may take its time, which is no hang; nobody waits for it."""
+        """Ending may take a while, which is not a hang; nobody waits for it."""
         if self._progress is not None and self._progress.is_own:
             self._show_work()
             self._tell(ends=True)
@@ -437,7 +437,7 @@ def _worker() -> _Worker:
 
 
 def _begin_in_child() -> None:
-    """A forked child, such as a DataLoader's, has its parent's locks but none of its threads: it begins anew."""
+    """A forked child, such as a DataLoader's, has its parent's locks but none of its threads, so it starts over."""
     global _lock, _current
     _lock = threading.RLock()
     _current = None

@@ -21,8 +21,8 @@ class EngineConfig:
     max_restarts: int
     preferred_rank: int = 0
     named_store: Address | None = None
-    """Where the user wants the workers of the first world to meet, as told to this node. No host, or port 0, leaves that
-    to the agent that seals; with `job.named_store` there are both."""
+    """Where the user wants the workers of the first world to meet. No host, or port 0, leaves that to the agent that
+    seals; with `job.named_store` there are both."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0

@@ -1,6 +1,6 @@
-"""The step barrier: where all ranks pause, when a world changes and nobody was lost.
+"""The step barrier: the step after which all ranks pause when a world changes and nobody was lost.
 
-Nobody is interrupted then, so that no step is lost or repeated. It takes two moves:
+Nobody is interrupted then, so that no step is lost or repeated. It takes two phases:
 
 1. The leader asks (`Report.barrier_request`). Each agent tells each of its workers to complete no step beyond the one
    that it is in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with
@@ -9,10 +9,10 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two mo
    taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
    leaves there: for a world that is ready.
 
-Where the workers have only just come to their world, and their steps are quick, their first one there is waited for.
+If the workers have only just entered their world and their steps are quick, their first step there is waited for.
 
 If the barrier is called off, because the newcomer or the leader is gone, the workers are told to go on. If no worker
-counts steps all leave their world at once, and so they do where the ranks do not count alike.
+counts steps, or the ranks do not count alike, all leave their world at once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What befalls workers that live: faults that they tell of, and hangs that the watch over them finds.
+"""The troubles of living workers: faults that they report, and hangs that the progress watchdog finds.
 
-A worker that makes no progress hangs, or waits for one that does: the two look the same. So when one is suspected all
-are told to leave their world. A worker that leaves is healthy; one that does not leave, and makes no progress even then, is stuck, and the
-others go on without it until it has left, or is ended because its hard limit has passed. One that a signal has stopped
-need not be waited for: it cannot leave.
+A hung worker and one that waits for it look alike. So when one is suspected, all are told to leave their world. A
+worker that leaves is healthy. One that does not leave, and makes no progress even then, is stuck: the others go on
+without it until it has left, or is ended because its hard limit has passed. A worker that a signal has stopped is not
+waited for: it cannot leave.
 
-Faults are said to the leader, whose new world tells them to all. One that is known is said at once, and the leader
-waits for those of others for as long as its worker asked; a suspicion is said a little later, since another agent may
-know who it is that the others wait for.
+Faults are reported to the leader, whose new world tells everybody. A known fault is reported at once, and the leader
+waits for those of others for as long as the worker asked; a suspicion is reported a little later, since another agent
+may know which worker the others wait for.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class BackgroundQueue:
         self._queue.put(work)
 
     def close(self, timeout_s: float = FAREWELL_S) -> None:
-        """Wait for what was asked for, for so long."""
+        """Wait until everything queued is done, for that long at most."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():

@@ -39,7 +39,7 @@ MAX_LINE = 1 << 20
 MAX_UNSENT = 8 << 20
 PROBE_S = 5.0
 ACCEPT_AGAIN_S = 0.1  # after the descriptors have run out
-WARNINGS = 10  # at most, in `WARNINGS_S`: whoever can reach the port can make a link fail
+WARNINGS = 10  # at most, in `WARNINGS_S`: anybody who reaches the port can make a link fail
 WARNINGS_S = 60.0
 _PROBES = 20  # a dying process may still accept for a moment; each try takes one loop of the driver
 

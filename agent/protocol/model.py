@@ -32,9 +32,7 @@ class Member:
     role: str
     workers: tuple[Worker, ...]  # in rank order
     lease_number: int = 0  # which of its leases this agent has, where the store has leases
-    preferred_rank: int = (
-        0  # its wanted place among the nodes; nodes with the same one keep the order of their arrival
-    )
+    preferred_rank: int = 0  # its wanted place among the nodes; nodes with the same one keep the order of their arrival
 
     @property
     def life(self) -> tuple[str, int]:

@@ -5,12 +5,12 @@ leader counts these worlds (`Round.stepless`), and with each of them in a row it
 
 - after a loss, for others that come close: 0.05 s, 0.1, 0.2, … at most 2 s. The survivors are paused meanwhile;
 - after a fault, or if a world is broken and nobody is lost: as long, but at most 10 s;
-- before newcomers interrupt workers that build their groups: 0.25 s, 0.5, 1, … at most 10 s, or until a step is completed.
+- before newcomers interrupt workers that build their groups: 0.25 s, 0.5, 1, … at most 10 s, or until a step is done.
 
-The first such world costs nothing, and a world in which a step was completed, or which has stood for `STOOD_S`, begins
-a new count. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more
-worlds than that without a step, and from the eighth on they are at least 2 s apart. A job that is finishing does not
-end so: nobody comes to it any more, so its worlds are no more than its workers.
+The first such world costs nothing. A world in which a step was completed, or which has stood for `STOOD_S`, resets the
+count. After `MOST_STEPLESS` in a row the job ends, in one line that names the last cause. So no job has more worlds
+than that without a step, and from the eighth on they are at least 2 s apart. A job that is finishing does not end like
+this: nobody joins it any more, so it has at most as many further worlds as workers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Whom an agent follows: the leader of the record, to whom it reports; or itself, and then it leads.
+"""Whom an agent follows: the leader of the record, to which it reports; or itself, and then it leads.
 
-Everybody finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be in
-the next world, too; then members that leave, and last members that have finished. A follower keeps one link, to the leader,
-and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one, and the
-others dial it.
+Every agent finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be
+in the next world, too; then members that leave; last, members that have finished. A follower keeps one link, to the
+leader, and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one,
+and the others dial it.
 
-A newcomer is in nobody's record yet. It follows the leader as well, and takes over when nobody in
-the record can lead any more.
+A newcomer is not in the record yet. It follows the leader as well, and takes over when nobody in the record can lead
+any more.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Leader:
         return effects
 
     def _by_a_member(self, round_: Round, proposal: Round) -> Round:
-        """The node that seals a world hosts its store, so it is in it. Nodes that go on without this one seal their own."""
+        """A node that seals a world hosts its store, so it is a member. Nodes that go on without it seal their own."""
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
         meeting = transitions.fall_short(round_, list(proposal.members), proposal.lost)

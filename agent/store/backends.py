@@ -42,7 +42,7 @@ def choose_backend(
     nodes: int,
     local_addr: str | None,
 ) -> Backend:
-    """Raises UsageError for what is malformed or unknown, StoreLostError where no way leads there."""
+    """Raises UsageError for what is malformed or unknown, StoreLostError if its host cannot be reached."""
     match name:
         case "c10d":
             settings = RendezvousSettings.parse(conf, policy)

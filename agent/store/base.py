@@ -60,7 +60,7 @@ class Leases(Protocol):
     """Proof that a node lives which reaches all others even where the node itself does not."""
 
     def renew(self) -> LeaseGrant:
-        """Renew this agent's lease; where it has expired, take a new one."""
+        """Renew this agent's lease, or take a new one if it has expired."""
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
         """Those of them that do not stand."""
@@ -89,7 +89,7 @@ class Store(Protocol):
     """One that has no leases has these."""
 
     def latest(self) -> bytes | None:
-        """The newest record; None where there is none."""
+        """The newest record; None if there is none."""
 
     def create(self, version: int, record: bytes) -> bytes:
         """Put `record` in place as `version`, if that version is not there yet; return what stands there then."""

@@ -133,8 +133,8 @@ class C10dStore:
     def _find(self, ours: list[tuple[socket.AddressFamily, str]]) -> tuple[TCPStore, TCPStore]:
         """Two clients of the store, which this agent hosts if nobody does.
 
-        Whoever has the port may be about to end. So it is called for a short while at a time: of two agents that only
-        called neither would host it.
+        The process that has the port may be about to end. So each try to connect is short: of two agents that only
+        tried to connect, neither would host the store.
         """
         give_up_at = time.monotonic() + self._timeout.total_seconds()
         while True:

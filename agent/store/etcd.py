@@ -5,9 +5,9 @@ Keys, under one prefix per job:
     record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
     members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
-The record is under the job's own lease, which is kept by those who have written it; it stands for a day after the last
-of them was there, or for a minute once the job is over: what it leaves behind expires. An agent that ends revokes its
-lease; that of a host that is dead or cut off expires.
+The record is under the job's own lease, which the agents that have written it keep alive. It lasts for a day after the
+last of them has gone, or for a minute once the job is over: what a job leaves behind expires. An agent that ends
+revokes its own lease; the lease of a host that is dead or cut off expires.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from softrun.agent.store.base import Change, LeaderBeats, Lease, LeaseGrant, Lea
 from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
 
 JOB_LEASE_S = 24 * 3600
-OVER_LEASE_S = 60  # for those who have yet to see that it is over; then another job may have its name
+OVER_LEASE_S = 60  # for agents that have yet to see that it is over; then another job may take its name
 _GETS_AT_ONCE = 100  # etcd allows 128 operations in a transaction
 
 
@@ -44,7 +44,7 @@ class EtcdStore:
         self._lease_number = 0
         self._lease = 0
         self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
-        self._job_lease_due_at = math.inf  # for those who have written the record
+        self._job_lease_due_at = math.inf  # set once this agent has written the record
         self._responses: Iterator[Any] | None = None
         self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
         self.leases: Leases | None = self

@@ -2,11 +2,11 @@
 
 Of etcd3 it takes the messages and the calls (`etcd3.etcdrpc`). The connection is ours, since etcd3's own client stays
 with one member, and its watcher calls again without a pause while etcd is away. It lives in an event loop in a thread
-of its own: whoever waits in grpc's blocking interface wakes up fifteen times a second for nothing.
+of its own: a thread that waits in grpc's blocking interface wakes up fifteen times a second for nothing.
 
 One member is asked at a time. A call that it refuses, or does not answer in time, goes to the next one, and so do the
 watches, which would notice nothing themselves. A call is repeated until it is answered, so whatever it does must be
-harmless when done twice. Where no member answers in time each gets more time in the next round: asking a slow etcd ever
+harmless when done twice. If no member answers in time, each gets more time in the next round: asking a slow etcd ever
 again, over new connections, is what would keep it slow.
 """
 
@@ -36,7 +36,7 @@ from softrun.agent.errors import StoreLostError, UsageError
 
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
-SLOWEST_TIMEOUT_S = 8.0  # where nobody answered in time; a lease that is asked for by then still stands
+SLOWEST_TIMEOUT_S = 8.0  # if nobody answered in time; a lease that is asked for by then still stands
 RETRY_S = 0.2  # between two rounds through all members, more or less
 
 _OPTIONS = (
@@ -67,8 +67,8 @@ class EtcdAccess:
 
 
 class EtcdClient:
-    """Every method blocks until it is answered, and raises StoreLostError where no waiting helps, or after `close`.
-    So does the first call where nobody answers within `connect_timeout_s`.
+    """Every method blocks until it is answered, and raises StoreLostError if waiting is of no use, or after `close`.
+    So does the first call if nobody answers within `connect_timeout_s`.
 
     For any thread.
     """
@@ -114,7 +114,7 @@ class EtcdClient:
             yield response
 
     def close(self) -> None:
-        """Frees whoever waits for an answer."""
+        """Free every thread that waits for an answer."""
         asyncio.run_coroutine_threadsafe(self._close(), _event_loop()).result()
 
     # --- in the event loop
@@ -211,7 +211,7 @@ class EtcdClient:
             await self._connection.leave()
 
     async def _failed(self, connection: _Connection | None, error: BaseException) -> None:
-        """Leave this member; raises where no member will answer otherwise. Returns when it is time to try again."""
+        """Leave this member; raises if no member would answer differently. Returns when it is time to try again."""
         if self._closing:
             raise StoreLostError("the connection to etcd was closed") from error
         self._refuse_for_good(error)
@@ -239,7 +239,7 @@ class EtcdClient:
 
     def _refuse_for_good(self, error: BaseException) -> None:
         code, details = _code(error), _reason(error)
-        stale = "auth token" in details or "auth store is old" in details  # authenticated anew with the next connection
+        stale = "auth token" in details or "auth store is old" in details  # the next connection authenticates again
         if code in ("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION") and not stale:
             if not any(word in details for word in ("user", "auth", "permission", "password")):
                 raise EtcdRefusedError(f"etcd refuses: {details}") from error
@@ -281,7 +281,7 @@ class _Connection:
         self._rpc = rpc
         self._stubs: dict[str, Any] = {}
         self._calls: set[Any] = set()
-        # A stream of one request and one answer is no different from a call, on the wire, and costs half as much here.
+        # On the wire, a stream of one request and one answer is the same as a call, and it costs half as much here.
         self.keep_alive = channel.unary_unary(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,
@@ -296,7 +296,7 @@ class _Connection:
         return call
 
     async def leave(self) -> None:
-        for call in list(self._calls):  # grpc finds only some of those that are under way
+        for call in list(self._calls):  # grpc itself finds only some of the calls under way
             call.cancel()
         await self.channel.close()
 
@@ -391,7 +391,7 @@ def _is_of_tls(reason: str) -> bool:
 
 
 def _load_etcd3() -> tuple[ModuleType, ModuleType]:
-    """etcd3's messages and calls, and grpc. Raises UsageError where they are not installed."""
+    """etcd3's messages and calls, and grpc. Raises UsageError if they are not installed."""
     if importlib.util.find_spec("etcd3") is None:
         raise UsageError("--rdzv_backend etcd3 needs the package etcd3: pip install 'softrun[etcd]'")
     with _settings_of_grpc():
@@ -443,7 +443,7 @@ def _serialized(path: Path) -> bytes:
 def _settings_of_grpc() -> Iterator[None]:
     """What grpc reads when it is loaded, unless it is set already. The workers get the environment as it was.
 
-    It would write every failed connection to standard error; and begin its threads anew in each process that is forked,
+    It would write every failed connection to standard error, and start its threads again in each forked process,
     where the next fork then waits for them in vain.
     """
     ours = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}

@@ -60,7 +60,7 @@ class RendezvousSettings(BaseModel):
 
 
 class EtcdSettings(RendezvousSettings):
-    """What `--rdzv_backend etcd3` knows beside. The password is no key: it would stand on the command line."""
+    """The further settings of `--rdzv_backend etcd3`. The password is not one: it would stand on the command line."""
 
     lease_ttl: float = Field(
         default=20,

@@ -23,7 +23,7 @@ REPLACED_BACKENDS = ("etcd", "etcd-v2")
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler to put into a WorkerSpec for `softrun.LocalElasticAgent`; stands where torch's function does.
+    """The handler to put into a WorkerSpec for `softrun.LocalElasticAgent`; replaces torch's function.
 
     Raises UsageError for a backend that is not there.
     """
@@ -73,7 +73,7 @@ class SoftrunRendezvousHandler(RendezvousHandler):
         """Nothing: who leaves never closes the job for others."""
 
     def num_nodes_waiting(self) -> int:
-        """0: whoever comes is told to the leader."""
+        """Always 0: newcomers are announced to the leader instead."""
         return 0
 
     def shutdown(self) -> bool:

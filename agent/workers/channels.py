@@ -31,7 +31,7 @@ class ChannelsDirectory:
 
     @classmethod
     def make(cls) -> ChannelsDirectory:
-        """Make one, and remove those that were left behind. Raises ChannelError where there can be none."""
+        """Make one, and remove those left behind by other agents. Raises ChannelError if none can be made."""
         root, prefix = default_root(), f"softrun-{socket.gethostname()}-"
         try:
             _remove_left(root, prefix)
@@ -59,7 +59,7 @@ class ChannelsDirectory:
 
 
 def _lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds a lock on that directory; None where another process has it, or has removed it."""
+    """A descriptor that holds a lock on that directory; None if another process has it, or has removed it."""
     with suppress(BlockingIOError, FileNotFoundError), ExitStack() as stack:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)

@@ -1,6 +1,6 @@
-"""Warm starts, the agent's side: workers are forked from a fork server, where that is the same as starting them.
+"""Warm starts, the agent's side: workers are forked from a fork server if that is the same as starting them.
 
-Where it is not, `ForkServer.ask` says why, once, and the worker is to be started by itself. What a fork cannot give: a
+If it is not, `ForkServer.ask` says why, once, and the worker must be started by itself. What a fork cannot give: a
 script that changes its environment before it imports torch finds that torch was imported before.
 """
 
@@ -60,7 +60,7 @@ class Script:
 
     @classmethod
     def of(cls, entrypoint: str, args: Sequence[str]) -> Script | None:
-        """None where that runs no script with this Python."""
+        """None if that does not run a script with this Python."""
         words = list(args)
         if entrypoint != sys.executable:
             return None
@@ -91,7 +91,7 @@ class ForkServer:
     def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """`flags` are Python's; `env` stands above the environment of the agent."""
         self.token = secrets.token_hex(TOKEN_BYTES)
-        """For the reapers of those who are forked from it."""
+        """For the reapers of the workers that are forked from it."""
         self.flags = tuple(flags)
         self.is_ready = False
         self.is_gone = False
@@ -99,7 +99,7 @@ class ForkServer:
         self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
-        self._lifelines: deque[Lifeline] = deque()  # of those who were asked for, in that order
+        self._lifelines: deque[Lifeline] = deque()  # of the workers that were asked for, in that order
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class ForkServer:
     def ask(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> bool:
         """Have a worker forked that runs this Python with these arguments, with `env` above the agent's environment and
         its output in the files `out` and `err`, or where the agent's goes: `listen` gives those in the order in which
-        they were asked for. False where it must be started by itself."""
+        they were asked for. False if it must be started by itself."""
         if self.is_gone:
             return False
         script = Script.of(sys.executable, args)
@@ -156,7 +156,7 @@ class ForkServer:
         return False
 
     def listen(self, for_s: float = 0.0) -> Forked | Refused | None:
-        """Take in one thing that the fork server says, if it says one within that time: a worker, where it forked one,
+        """Take in one thing that the fork server says, if it says one within that time: a worker, if it forked one,
         or that it forks none."""
         self._control.settimeout(for_s or LISTEN_S)
         try:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-    del sys.path[0]  # this file's directory, which no worker shall import from
+    del sys.path[0]  # this file's directory, from which no worker must import
 
 import contextlib
 import faulthandler

@@ -1,4 +1,4 @@
-"""A worker's lifeline: the kernel itself kills the worker when its agent is gone, whoever else was killed with it.
+"""A worker's lifeline: the kernel itself kills the worker when its agent is gone, whatever else was killed with it.
 
 The agent has both ends of a pipe, the worker a copy of the end for reading, of which it knows nothing. When the agent
 ends, however it ends, the end for writing is closed, and that is an event for which the kernel sends the owner of the
@@ -41,7 +41,7 @@ class Lifeline:
 
 
 def tie(theirs: int) -> None:
-    """In the worker itself, which leads its group, before it does anything else: so there is no moment without."""
+    """Call in the worker itself, which leads its group, before anything else: there is no moment without a lifeline."""
     with suppress(OSError):  # a sandbox that does not know such signals
         fcntl.fcntl(theirs, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(theirs, fcntl.F_SETSIG, signal.SIGKILL)

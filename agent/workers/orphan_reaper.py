@@ -1,5 +1,5 @@
-"""The reapers of an agent, its side. There are two, of which each does the work alone: whoever kills one with the agent
-leaves the other. One that ends is started anew."""
+"""The reapers of an agent, its side. There are two, and each does the work by itself: if one is killed with the
+agent, the other is left. One that ends is replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OrphanReapers:
             raise
 
     def close(self, all_is_well: bool) -> None:
-        """Let them go; where not all is well, they kill whoever is left."""
+        """Let them go; unless all is well, they kill what is left."""
         for process in self._living.values():
             if process.stdin is None:
                 raise AssertionError("an orphan reaper was started without its pipe")

@@ -8,9 +8,9 @@ removes the agent's channels. An agent that ends in good order says so first, an
 A mark is `TOKEN-NUMBER`: the agent's token, and which worker it is, or is of. A process carries it in two ways:
 
 - as its soft limit of RLIMIT_LOCKS, which no kernel since Linux 2.4 enforces. Whatever a process starts inherits it:
-  through a new session, a lost parent, another program, an emptied environment. Nobody sets it but who means to.
-- as `SOFTRUN_AGENT=MARK` in the environment that it was started with, for where that limit cannot be set. It is lost
-  where a process overwrites that memory to show another name.
+  through a new session, a lost parent, another program, an emptied environment. Nothing else sets it by accident.
+- as `SOFTRUN_AGENT=MARK` in the environment that it was started with, for systems on which that limit cannot be set.
+  It is lost if a process overwrites that memory to show another name.
 
 An orphan reaper itself carries none, so that a launcher inside of a worker still has its own when all of that worker is
 killed, and shows a name that has nothing of a launcher's, so that `pkill -f` with the launcher's name leaves it alive
@@ -81,7 +81,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _kill(is_meant: "Callable[[int], bool]") -> None:
-    """Whoever is sent SIGKILL starts nothing more: who was started before is there in the next round."""
+    """A process that was sent SIGKILL starts nothing more; what it started before shows up in the next round."""
     killed = {os.getpid()}
     for _ in range(_ROUNDS):
         found = [pid for pid in _all_pids() if pid not in killed and is_meant(pid)]
@@ -123,7 +123,7 @@ def _environment(pid: int) -> bytes:
 
 
 def _agent_says(agent: int) -> bytes:
-    """What the agent says when it ends: nothing where it dies. Whoever it has forked may hold the pipe as well."""
+    """What the agent says when it ends; nothing if it dies. A process that it has forked may hold the pipe as well."""
     ends = select.poll()
     ends.register(0, select.POLLIN)
     try:

@@ -41,7 +41,7 @@ class Process(Protocol):
         """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
 
     def value(self) -> Any:
-        """After it has exited 0: what the function returned; None for a program. Raises SoftrunError where that cannot
+        """After it has exited 0: what the function returned; None for a program. Raises SoftrunError if that cannot
         be read."""
 
 
@@ -180,7 +180,7 @@ def _call(
     if reaper.VARIABLE in env:
         reaper.set_limits(*reaper.limits_with(env[reaper.VARIABLE]))
     if forked:
-        gc.freeze()  # what came along with the fork is not collected here, where its threads are not
+        gc.freeze()  # what the fork copied is not collected here: its threads are not here
         _forget_the_agents_files(value, lifeline)
     tie(lifeline.fileno())
     os.environ.update(env)
@@ -243,7 +243,7 @@ def _forget_the_agents_files(*but: ReturnedValue | Connection) -> None:
 
 
 def signal_group(pid: int, signum: int) -> None:
-    """Signal the worker and its children; one that has ended meanwhile is no error."""
+    """Signal the worker and its children; one that has ended meanwhile is not an error."""
     try:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
@@ -252,7 +252,7 @@ def signal_group(pid: int, signum: int) -> None:
 
 
 def signal_main_thread(pid: int, signum: int) -> None:
-    """Signal that thread of the process, where its system knows how to: else any; one that has ended is no error."""
+    """Signal that thread of the process, or any if the system cannot; one that has ended is not an error."""
     to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
     with suppress(ProcessLookupError, PermissionError):
         if to_thread is None:

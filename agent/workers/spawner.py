@@ -1,4 +1,4 @@
-"""How workers come to run: forked from a fork server where that is the same, else each by itself.
+"""How workers come to run: forked from a fork server if that makes no difference, otherwise each by itself.
 
 A start takes its time, while the fork server is getting ready and until it has forked; the agent waits for neither.
 """
@@ -54,7 +54,7 @@ class Spawner:
             selector.register(fork_server, selectors.EVENT_READ, lambda _mask: self._listen())
 
     def start(self, key: Key, env: dict[str, str], out: str, err: str) -> None:
-        """Start a worker, sooner or later. Raises SoftrunError where that cannot be done."""
+        """Start a worker, now or later. Raises SoftrunError if that cannot be done."""
         local_rank, _ = key
         args = tuple(macros.substitute(list(self._spec.args), str(local_rank)))
         self._waiting[key] = Start(key, args, env, out, err)

@@ -129,7 +129,7 @@ class Supervisor:
     def spawn(self, order: Spawn) -> None:
         """Start one process for each `Tell`. Its channel and first event are there before it is.
 
-        Raises ChannelError where they cannot be made, and SoftrunError where the process cannot.
+        Raises ChannelError if they cannot be made, and SoftrunError if the process cannot.
         """
         if self._watcher is None:
             self._watcher = DirectoryWatcher(self._directory.path, self._rung)
@@ -193,7 +193,7 @@ class Supervisor:
             return
         worker = self._workers[key]
         if is_connected(process.pid, worker.port, worker.inherited):
-            # It may have asked since it was heard last: whoever does says so before it connects.
+            # It may have asked since it was last heard: a worker that asks says so before it connects.
             if (status := worker.channel.read_status()) is not None:
                 self._observe(WorkerSaid(*key, status))
             self._observe(StoreUsed(local_rank, launch, worker.port))
@@ -206,7 +206,7 @@ class Supervisor:
             signal_main_thread(pid, STACKS_SIGNAL)
 
     def allow(self, hold_at: float, leave_at: float) -> None:
-        """Let the workers, those to come as well, work on for so long without another word."""
+        """Let the workers, including later ones, work on for that long without another word."""
         self._allowed = (hold_at, leave_at)
         for worker in self._workers.values():
             worker.channel.allow(*self._allowed)
@@ -236,7 +236,7 @@ class Supervisor:
                 signal_group(process.pid, signal.SIGCONT)  # a stopped process takes no other signal
 
     def failures(self) -> dict[int, ProcessFailure]:
-        """By local rank, those whose last process did not exit 0, the stopped ones included, as they ended."""
+        """By local rank, how each worker ended whose last process did not exit 0, including the stopped ones."""
         return self._failed
 
     def values(self) -> dict[int, Any]:

@@ -8,7 +8,7 @@ beforehand until when they may work, and moves that on as long as it is sure (`s
 From `hold` on a worker waits between two steps, which costs nothing but the time if the agent then moves it on. From
 `leave` on the others may be in the next world: it gets out of what it sits in, as upon PAUSE.
 
-Both are times of CLOCK_BOOTTIME, which goes on while a machine is suspended; 0 where there is no bound.
+Both are times of CLOCK_BOOTTIME, which goes on while a machine is suspended; 0 means no bound.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Who writes.   Events: the agent only. Each is written under a temporary name (a 
               of it. The status: the worker only, written in the same way over its last one; then it rings its bell.
 Who is woken. Each end watches for files that are closed after they were written, the worker in its channel, the agent
               among the bells of its workers. A file is closed after it was renamed. Notifications of renames are not
-              waited for: one of them is two, and watchdog holds the first back for 0.5 s where it reads them apart.
+              waited for: one of them is two, and watchdog holds the first back for 0.5 s if it reads them apart.
 Who reads.    Events: the worker, in order of their numbers; the last one holds. It may come late and it may be slow:
               it then sees the events that are still there. The status: the agent, which sees the newest only.
 Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
@@ -72,7 +72,7 @@ _log = logging.getLogger("softrun.runtime")
 def default_root() -> Path:
     """Where an agent makes its channels: $SOFTRUN_CHANNEL_ROOT, else the temporary directory.
 
-    Not $XDG_RUNTIME_DIR, which is removed when its user logs out, be it that a job of the user's goes on in a tmux.
+    Not $XDG_RUNTIME_DIR, which is removed when its user logs out, even if a job of the user's goes on in a tmux.
     """
     chosen = os.environ.get("SOFTRUN_CHANNEL_ROOT")
     if chosen:
@@ -165,7 +165,7 @@ class EventWriter:
         return claimant(self._page.words[OWNER])
 
     def allow(self, hold_at_s: float, leave_at_s: float) -> None:
-        """Let the worker work on for so long without another word: times by CLOCK_MONOTONIC, 0 for no bound."""
+        """Let the worker work on until then without another word: times by CLOCK_MONOTONIC, 0 for no bound."""
         if self._page is not None:
             allow(self._page, hold_at_s, leave_at_s)
 
@@ -237,7 +237,7 @@ class EventReader:
 
     @property
     def worker(self) -> int:
-        """The id of the process that has claimed the channel; 0 where nobody has."""
+        """The id of the process that has claimed the channel; 0 if none has."""
         return claimant(self.page.words[OWNER]) if self.page is not None else 0
 
     def write_status(self, status: WorkerStatus) -> None:

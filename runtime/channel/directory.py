@@ -139,7 +139,7 @@ class PrivateDirectory:
             ) from error
 
     def share(self, name: str, size: int) -> mmap.mmap | None:
-        """Map a file of so many bytes into memory: what one end writes there is what the other reads. None where it is
+        """Map a file of that many bytes into memory: what one end writes there, the other reads. None if it is
         not such a file, or its file system cannot do that."""
         try:
             fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)

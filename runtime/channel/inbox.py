@@ -51,7 +51,7 @@ class Inbox(Protocol):
         """Let the agent know; what a process says that is not the worker is not heard."""
 
     def page(self) -> Page | None:
-        """Memory that the agent shares with the worker; None where nobody does."""
+        """Memory that the agent shares with the worker; None if there is no agent."""
 
 
 class ChannelInbox:
@@ -172,7 +172,7 @@ class ChannelInbox:
 
 
 def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
-    """It tells to wait after a step of the world that goes on, or not to wait any more: that is no change."""
+    """Whether it only says to wait after a step of the current world, or to stop waiting: the world is unchanged."""
     if event.stop_after is not None:
         return True
     waited = last is not None and last.stop_after is not None and last.round == event.round

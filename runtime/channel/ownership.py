@@ -2,7 +2,7 @@
 
 Whatever a worker starts inherits SOFTRUN_CHANNEL, and the process that trains need not be the one that the agent
 started: that may be a shell or another launcher, which starts it. So the first process that asks for a world as a
-worker claims the channel. A claim ends with its process, stays where that executes another program, and yields to an
+worker claims the channel. A claim ends with its process, stays if that executes another program, and yields to an
 ancestor alone: a child that asked before the trainer did is not taken for it any longer.
 
 A claim is one number, the process's id and the time of its start, so it is written in one piece and no later process of

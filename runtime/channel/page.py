@@ -67,7 +67,7 @@ class Message:
         return int(self._HEADER.unpack_from(self._memory, self._offset)[0])
 
     def put(self, number: int, content: bytes) -> bool:
-        """False where it does not fit: then the last one stays."""
+        """False if it does not fit: then the last one stays."""
         if len(content) > MESSAGE_BYTES - self._HEADER.size:
             return False
         self._memory[self._begin : self._begin + len(content)] = content

@@ -12,9 +12,9 @@ has done.
 Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.core.progress_watchdog`), so the
 cost is a store into memory for a ping and a few microseconds four times a second for the beat.
 
-Where a worker hangs its stacks are wanted. The signal handler writes that of the main thread alone: it runs there, so
+When a worker hangs, its stacks are wanted. The signal handler writes only that of the main thread: it runs there, so
 it can always look, and what it walks stands still. The other threads begin and end while they are looked at, so they
-are left to our thread, which has the GIL then; where it cannot have that, the main thread's stack says who keeps it.
+are left to our thread, which has the GIL then; if it cannot get the GIL, the main thread's stack says what holds it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LastProgress(NamedTuple):
     showed it has ended: the worker is another one, which has shown nothing yet."""
     step: int | None
     step_s: float
-    """How long the last one took, in this world or in one before; 0 where that is not known."""
+    """How long the last one took, in this world or in one before; 0 if that is not known."""
 
 
 def read_progress(page: Page) -> LastProgress | None:
@@ -181,7 +181,7 @@ def show_other_stacks() -> None:
     if len(others) > SHOWN_THREADS:
         lines.append(f"and {len(others) - SHOWN_THREADS} more threads")
     if lines:
-        with suppress(OSError):  # to the descriptor: the stream's lock may be held by whoever hangs
+        with suppress(OSError):  # to the descriptor: the thread that hangs may hold the stream's lock
             os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
 
 

@@ -1,4 +1,4 @@
-"""Wakes somebody when a file is put into a directory, by the kernel's notifications where there are any."""
+"""Wakes somebody when a file is put into a directory, by the kernel's notifications if there are any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Getting a thread of this process out of what a peer will never end, whatever the backend and whoever built the group.
+"""Getting a thread of this process out of a call that no peer will ever end, whatever the backend.
 
 Every group that torch has registered is aborted, the default one, sub-groups and those of device meshes, and any that
 is being built: gloo's by their connections (softrun.runtime.groups.gloo), another backend's by its own `abort`. torch's
@@ -34,7 +34,7 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class Abort(ABC):
-    """Makes whoever sits in a call that may never end raise."""
+    """Makes a thread raise that sits in a call that may never end."""
 
     @abstractmethod
     def __call__(self, state: Any = None) -> Any:
@@ -42,7 +42,7 @@ class Abort(ABC):
 
 
 class AbortProcessGroups(Abort):
-    """All process groups of this process, whoever built them and whatever their backends."""
+    """All process groups of this process, whatever code built them and whatever their backends."""
 
     def __call__(self, state: Any = None) -> Any:
         abort_groups()
@@ -89,7 +89,7 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 
 
 def abort_groups() -> list[threading.Thread]:
-    """Make whoever sits in any of torch's groups raise. For any thread; does not wait: the threads returned may."""
+    """Make every thread that sits in one of torch's groups raise. For any thread; returns threads to join."""
     threads = cut_groups()
     for backend in _others_than_gloo():
         threads.extend(_abort_in_thread(backend))
@@ -109,7 +109,7 @@ def _others_than_gloo() -> Iterator[Any]:
                 yield backend
 
 
-_aborting: dict[int, Any] = {}  # by id, those whose abort has not returned
+_aborting: dict[int, Any] = {}  # by id, the backends whose abort has not returned
 _lock = threading.Lock()
 
 

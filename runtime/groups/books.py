@@ -86,13 +86,13 @@ def empty() -> None:
 
 
 def retire_default_group(group: Any) -> None:
-    """Have whoever uses the default group next find that there is none, if it is this one. For any thread."""
+    """Have the next use of the default group find that there is none, if it is this one. For any thread."""
     if getattr(_world(), "default_pg", None) is group:
         sys.modules[_C10D]._update_default_pg(None)
 
 
 def destroying_nothing_does(instead: Callable[[], None]) -> None:
-    """Have `destroy_process_group()` call `instead` where there is no default group, which torch takes for a bug.
+    """Have `destroy_process_group()` call `instead` if there is no default group, which torch takes for a bug.
 
     The soft-restart RFC's loop destroys the group in its `except` clause, also where the exception came from
     `init_process_group()` itself. The function's code is changed, not a name of it: many programs have

@@ -1,4 +1,4 @@
-"""The connections of gloo's groups: which they are, and how whoever waits for one of them is made to raise.
+"""The connections of gloo's groups: which they are, and how a thread that waits for one of them is made to raise.
 
 gloo has no abort: `abort` and `shutdown` of torch 2.13 free nobody (pytorch#130345). So the connections of an aborted
 group get their reading side shut down underneath it: gloo reads an end of file and everybody who waits raises.
@@ -12,8 +12,8 @@ others have left as well.
 
 A peer that is killed takes its connections with it, and what it has not read is answered by a reset, after which no
 write succeeds. So a group's connections ignore resets as long as they are held: what is written to a dead peer is
-buffered, and its agent says that it is dead. Whoever leaves a group, or ends, closes its own side first, which is read
-as ever.
+buffered, and its agent says that it is dead. A process that leaves a group, or ends, closes its own side first, and
+its peers read that as they always do.
 
 Which connections are a group's is known exactly. Each rank listens at a port of its own for each group, and publishes
 its address in the group's store under `<device>//<interface>/<rank>`: the size of a host name and the name, the size of
@@ -22,7 +22,7 @@ connects, 64 bits; without these it is the peer's rank. So the group's are those
 those to a peer's address.
 
 Between two ranks the one with the smaller address waits to be called by the other. No socket stands for that wait, but
-whoever calls in place of the peer, says the peer's number and hangs up ends it with an error.
+a caller that says the peer's number in its place and hangs up ends it with an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Published(NamedTuple):
     """What one rank has published in the store of its group: where it listens."""
 
     address: Address
-    numbers: tuple[int, ...]  # by which each peer names itself here; none where it is the peer's rank
+    numbers: tuple[int, ...]  # by which each peer names itself here; empty if it is the peer's rank
 
     @classmethod
     def parse(cls, record: bytes) -> Published:
@@ -140,7 +140,7 @@ class Connections:
                 ignore_resets(connection)
 
     def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = (), again: bool = False) -> None:
-        """Make whoever waits for one of them here raise; no peer notices. For any thread.
+        """Make every thread that waits for one of them here raise; no peer notices. For any thread.
 
         `again`: it did not help before. Gloo drops a caller that was cut before it has said its number, and waits on.
         """
@@ -213,7 +213,7 @@ class Connections:
 
     def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
         """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening
-        socket each, which counts from 0, so they are the ranks where they are not known."""
+        socket each, which counts from 0, so they are the ranks if they are not known."""
         for address, numbers in list(listening.items()):
             for rank in range(self._size):
                 if rank != self._rank:
@@ -225,7 +225,7 @@ class Connections:
 class Build:
     """A group that is being built, or its store: its connections are opened one after the other.
 
-    `port` is the store's; `store` is None where it connects anew.
+    `port` is the store's; `store` is None if it makes a new connection.
     """
 
     def __init__(self, port: int | None, connections: Connections | None = None, store: Any = None) -> None:
@@ -280,7 +280,7 @@ class Build:
         return False
 
     def _cut_store(self) -> None:
-        """Not the connections to it that were accepted, where this process hosts it."""
+        """Not the connections to it that were accepted, if this process hosts it."""
         port = self._port
         if port is None:
             return
@@ -307,7 +307,7 @@ def ask(question: Callable[[], None], answered: threading.Event) -> threading.Th
     """In a thread of its own, since it may never end."""
 
     def asking() -> None:
-        with contextlib.suppress(Exception):  # whoever asks sees that there is no answer
+        with contextlib.suppress(Exception):  # the caller sees that there is no answer
             question()
             answered.set()
 

@@ -1,4 +1,4 @@
-"""The process groups of this process, as softrun knows them: noted when they are built, whoever builds them.
+"""The process groups of this process, as softrun knows them: noted when they are built, whatever code builds them.
 
 gloo's addresses must be read while the group's store still answers, which is when the group was built. So the functions
 through which torch builds all groups are wrapped, and groups that were built before that are looked at then. What is
@@ -46,7 +46,7 @@ class NotedGroup:
 
     def __init__(self, group: Any, connections: Connections | None) -> None:
         self.group: Callable[[], Any] = weakref.ref(group)
-        self.connections = connections  # None where it has none of gloo's
+        self.connections = connections  # None if it has none of gloo's
 
     @property
     def is_there(self) -> bool:
@@ -54,7 +54,7 @@ class NotedGroup:
         return self.group() in registered_groups()
 
     def cut(self) -> None:
-        """Make whoever sits in one of its collectives raise. For any thread; does not wait."""
+        """Make every thread that sits in one of its collectives raise. For any thread; does not wait."""
         if self.connections is None:
             return
         self.connections.cut(is_there=lambda: self.is_there)
@@ -107,7 +107,7 @@ def track_groups() -> None:
 
 
 def cut_groups() -> list[threading.Thread]:
-    """Make whoever sits in a gloo group raise. For any thread; does not wait: the threads that are returned may."""
+    """Make every thread that sits in a gloo group raise. For any thread; returns threads to join."""
     with _lock:
         builds, noted = list(_builds), list(_noted)
     for build in builds:
@@ -182,7 +182,7 @@ def _release(connections: Iterable[Connections | None]) -> None:
 
 
 def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
-    """_new_process_group_helper, which builds all groups but those that are split from another."""
+    """_new_process_group_helper, which builds all groups except those split from another."""
     signature = inspect.signature(build_group)
 
     def noting(*args: Any, **options: Any) -> Any:
@@ -244,7 +244,7 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
 
 
 def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
-    """ProcessGroup.split_group, which connects to the store anew. torch registers what it returns."""
+    """ProcessGroup.split_group, which connects to the store again. torch registers what it returns."""
 
     def noting(parent: Any, ranks: Any, *args: Any, **options: Any) -> Any:
         port, connections = None, None

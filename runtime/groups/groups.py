@@ -48,7 +48,7 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
 
 
 def leave_groups(*, in_trouble: bool) -> None:
-    """Leave whatever process groups this process has, whoever built them.
+    """Leave all process groups of this process, whatever code built them.
 
     In trouble they are aborted first, and no peer notices before the next group is built. Nothing is left behind, even
     of a group whose build or destruction was interrupted at any line. Never imports torch.

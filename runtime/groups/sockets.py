@@ -1,4 +1,4 @@
-"""This process's TCP sockets, whoever opened them: which there are, what they connect, and duplicates of them.
+"""This process's TCP sockets, whatever code opened them: which there are, what they connect, and duplicates of them.
 
 The kernel lists descriptors, but between two looks at a descriptor another thread may have closed it and opened
 something else under its number. So a socket is known by its inode, which no two sockets have at a time, and is looked
@@ -29,7 +29,7 @@ _NUMBERS_TRIED = 4096
 
 
 def is_room_for(wanted: int) -> bool:
-    """Whether this process can have so many more, and leave the trainer as many again as are open then."""
+    """Whether this process can open that many more and leave the trainer as many again as are then open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or 2 * (len(descriptors()) + wanted) <= limit
 
@@ -38,7 +38,7 @@ class Ends(NamedTuple):
     """The two addresses of a connection, this process's first."""
 
     local: Address
-    remote: Address | None  # None where it listens, or is closed
+    remote: Address | None  # None if it listens, or is closed
 
 
 def open_sockets() -> dict[int, int]:

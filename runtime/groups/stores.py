@@ -30,7 +30,7 @@ def descriptor_of(store: Any) -> int | None:
 
 
 def disconnect(store: Any) -> None:
-    """Whoever waits for an answer through this client raises; it answers nobody any more. For any thread."""
+    """Make every thread that waits for an answer through this client raise, and all later calls. For any thread."""
     descriptor = descriptor_of(store)
     if descriptor is not None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:

@@ -11,7 +11,7 @@
 | Terminate      | when the wrapper ends by an exception                  | report                                    |
 
 Each is called with a `State`, a RankAssignment with the table of all ranks, and returns what the next one of a
-`Compose` shall be given, or nothing. A plain function will do for any of them.
+`Compose` must be given, or nothing. A plain function will do for any of them.
 """
 
 from __future__ import annotations

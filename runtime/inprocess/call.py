@@ -243,7 +243,7 @@ class Call:
         return result
 
     def _wait_in_reserve(self, state: State) -> None:
-        """Until the active ranks are through. Where there are none only a world of other members can have some."""
+        """Until the active ranks are through. If there are none, only a world of other members can have some."""
         try:
             self._world_store.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
         except TimeoutError:
@@ -291,7 +291,7 @@ class Call:
         return _WrappedWorld(event.model_copy(update={"worker_info": info}))
 
     def set_ranks(self) -> None:
-        """Set RANK and WORLD_SIZE to what this call's function shall see."""
+        """Set RANK and WORLD_SIZE to what this call's function is to see."""
         if _agents_are_there() and self.state is not None:
             os.environ.update(RANK=str(self.state.rank), WORLD_SIZE=str(self.state.active_world_size))
 
@@ -324,7 +324,7 @@ class Call:
 
     def _clean_up(self) -> None:
         self.session.interrupt.abort(self.abort)
-        # They hold the model and its memory. It goes before its groups: torch may hang where a DistributedDataParallel
+        # They hold the model and its memory. It goes before its groups: torch may hang if a DistributedDataParallel
         # is the last to hold a gloo group.
         _clear_frames(self._error)
         leave_groups(in_trouble=True)

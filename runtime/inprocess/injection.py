@@ -19,7 +19,7 @@ class Injection:
                 self._kinds[name] = kind
 
     def wanted(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, type]:
-        """What is to be given to a call beside these arguments. Raises TypeError where it could not be made."""
+        """What is to be given to a call beside these arguments. Raises TypeError if the call could not be made."""
         if self._signature is None:
             return {}
         given = self._signature.bind_partial(*args, **named).arguments

@@ -1,7 +1,7 @@
 """Telling a system around the job what the in-process restarter is doing, so that the two do not act at once.
 
 Each callback logs one line, at level INFO, to the logger `softrun.runtime.nested`; give that logger, or one above it, a
-handler that takes it to whoever reads it:
+handler that takes it where you read your logs:
 
     [NestedRestarter] name=[InProcess] state=handling_start rank=0 active_rank=0 world_size=8 iteration=2 round=3
 

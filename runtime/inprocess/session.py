@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 10.0
-"""For the clean-up of an interrupted function, where its wrapper has no soft_timeout."""
+"""For the clean-up of an interrupted function whose wrapper has no soft_timeout."""
 
 
 class Session:

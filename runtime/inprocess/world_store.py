@@ -26,7 +26,7 @@ _PASSED, _GIVEN_UP = b"passed", b"given up"  # what becomes of a barrier
 
 
 class WorldStore:
-    """The keys of one world. It connects when it is first used, and anew after a call that was broken off."""
+    """The keys of one world. It connects when it is first used, and again after a call that was broken off."""
 
     def __init__(self, info: WorkerInfo) -> None:
         self._info = info
@@ -35,7 +35,7 @@ class WorldStore:
     def barrier(self, name: str, count: int, timeout: timedelta | None = None) -> None:
         """Wait until `count` ranks are here. Raises TimeoutError, and ConnectionError where the world has ended.
 
-        Where it raises TimeoutError on one rank, it does on all: nobody passes it after that.
+        If it raises TimeoutError on one rank, it does on all: no rank passes it after that.
         """
 
         def meet(store: Any) -> None:
@@ -117,7 +117,7 @@ class _Connection:
         return self._store
 
     def end(self) -> None:
-        """Whoever is in the store raises, at once or when the attempt to connect has failed. For any thread."""
+        """Make a thread that waits in the store raise, at once or when it fails to connect. For any thread."""
         self._ended = True
         if self._store is not None:
             disconnect(self._store)
@@ -146,7 +146,7 @@ class _Connection:
 
 
 def _decide(store: Any, name: str, outcome: bytes) -> bytes:
-    """What has become of a barrier: whoever is first decides."""
+    """The outcome of a barrier, which the first to write it decides."""
     return bytes(store.compare_set(f"{name}/outcome", "", outcome.decode()))
 
 

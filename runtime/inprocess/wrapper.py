@@ -34,7 +34,7 @@ class Wrapper:
     once it has made none for `hard_timeout`: SIGTERM, and SIGKILL after `termination_grace_time`. A rank that waits for
     others to complete waits for `completion_timeout`. `enabled=False` leaves the function as it is.
 
-    Under torchrun, where nobody forms a second world, the function is called once and its exception is raised.
+    Under torchrun, which never forms a second world, the function is called once and its exception is raised.
     """
 
     def __init__(

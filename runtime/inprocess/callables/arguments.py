@@ -1,4 +1,4 @@
-"""Arguments of callbacks, checked where they are given: an error there names the line that has to be changed."""
+"""Arguments of callbacks, checked when they are given: an error there names the line that has to be changed."""
 
 from __future__ import annotations
 

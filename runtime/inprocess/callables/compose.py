@@ -1,6 +1,6 @@
 """Several callbacks as one.
 
-A Compose belongs to the family of its members, so it stands wherever one of them may stand: a Compose of
+A Compose belongs to the family of its members, so it can stand in for any of them: a Compose of
 RankAssignments is a RankAssignment. A family is a class of callbacks that derives from ABC and nothing else, so that a
 new family needs no entry anywhere.
 """

@@ -27,7 +27,7 @@ class Finalize(ABC):
 
 @dataclass(frozen=True)
 class ThreadedFinalize(Finalize):
-    """Calls `fn(*args, **kwargs)` in a thread, and raises what it raises, or TimeoutError where it takes longer."""
+    """Calls `fn(*args, **kwargs)` in a thread, and raises what it raises, or TimeoutError if it takes longer."""
 
     timeout: timedelta
     fn: Callable[..., object]

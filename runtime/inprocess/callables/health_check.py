@@ -30,7 +30,7 @@ class HealthCheck(ABC):
 class CudaHealthCheck(HealthCheck):
     """Waits until the current device has done all its work, and so finds a hung GPU and a corrupted context.
 
-    Call it in the thread that chose the device. It does nothing where this process has not used CUDA: making a context
+    Call it in the thread that chose the device. It does nothing if this process has not used CUDA: making a context
     takes seconds and memory, and the device that it would be made on need not be this rank's.
     """
 

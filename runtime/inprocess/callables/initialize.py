@@ -22,7 +22,7 @@ class Initialize(ABC):
 
 @dataclass(frozen=True)
 class RetryController(Initialize):
-    """Ends the job after so many iterations (None: never), and where too few ranks, or active ones, are left."""
+    """Ends the job after that many iterations (None: never), or if too few ranks, or too few active ones, are left."""
 
     max_iterations: int | None = None
     min_world_size: int = 1

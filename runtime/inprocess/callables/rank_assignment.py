@@ -24,7 +24,7 @@ class Seat:
 
     rank: int
     """Before: survivors have the rank of the iteration before, with gaps where ranks were lost; newcomers have been
-    given lost ranks first, then numbers above. After: what this rank shall have; of no meaning where discarded."""
+    given lost ranks first, then numbers above. After: what this rank gets; meaningless if it is discarded."""
     newcomer: bool
     """Its process was not in the iteration before: it has no state."""
     active: bool = True
@@ -49,7 +49,7 @@ class RankAssignment(ABC):
 
 
 RankFilter = RankAssignment
-"""The guide's older name for those that choose the active ranks."""
+"""The guide's older name for assignments that choose the active ranks."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
 @dataclass(frozen=True)
 class MaxActiveWorldSize(RankAssignment):
-    """At most so many ranks are active, those with the lowest ranks (None: no limit); the others are reserves."""
+    """At most this many ranks are active, the lowest ones (None: no limit); the others are reserves."""
 
     max_active_world_size: int | None = None
 
