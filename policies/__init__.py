@@ -1,4 +1,4 @@
-"""Restart policies: tables from why something must be done to what is done.
+"""Restart policies: tables that map each reason to act to what the agent does.
 
 A third party adds a policy by subclassing `RestartPolicyStrategy` and naming it in the entry point group
 `softrun.policies`; `--restart_policy NAME` then finds it.

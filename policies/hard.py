@@ -8,7 +8,10 @@ from softrun.policies.strategy import Response, RestartPolicyStrategy, Trigger, 
 
 
 class HardRestartPolicyStrategy(RestartPolicyStrategy):
-    """Terminate workers, perform re-rendezvous, start them again."""
+    """Terminate all workers, perform the re-rendezvous, start them again.
+
+    Raises ValueError for any `worker_failure` but the default.
+    """
 
     def table(self, worker_failure: WorkerFailure) -> Mapping[Trigger, Response]:
         if worker_failure is not WorkerFailure.NO_REPLACE:

@@ -1,4 +1,4 @@
-"""Finding a policy by its name, ours and third parties' alike."""
+"""Finding a policy by its name, whether it is softrun's own or a third party's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from softrun.policies.soft import SoftRestartPolicyStrategy
 from softrun.policies.strategy import RestartPolicyStrategy, WorkerFailure
 
 ENTRY_POINT_GROUP = "softrun.policies"
+"""The entry point group in which third parties name their policies."""
 
 _OWN: dict[str, type[RestartPolicyStrategy]] = {
     "hard": HardRestartPolicyStrategy,
@@ -17,12 +18,16 @@ _OWN: dict[str, type[RestartPolicyStrategy]] = {
 
 
 def available_policies() -> list[str]:
-    """The names that `--restart_policy` takes here, sorted."""
+    """Return the names that `--restart_policy` takes in this installation, sorted."""
     return sorted({*_OWN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
 def load_policy(name: str, worker_failure: WorkerFailure = WorkerFailure.NO_REPLACE) -> RestartPolicyStrategy:
-    """Return the policy called `name`. Raises ValueError if there is none, or if it lacks the variant."""
+    """Return the policy called `name`, in its variant `worker_failure`.
+
+    Raises ValueError if there is no such policy, if the entry point of that name is not a `RestartPolicyStrategy`, or
+    if the policy lacks the variant.
+    """
     if name in _OWN:
         return _OWN[name](worker_failure)
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):

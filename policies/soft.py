@@ -8,12 +8,12 @@ from softrun.policies.strategy import Response, RestartPolicyStrategy, Trigger, 
 
 
 class SoftRestartPolicyStrategy(RestartPolicyStrategy):
-    """Broadcast PAUSE, start re-rendezvous, broadcast WORK; a worker failure by the chosen variant."""
+    """Broadcast PAUSE, start the re-rendezvous, broadcast WORK. The chosen variant answers a worker's failure."""
 
     _ON_WORKER_FAILURE: Mapping[WorkerFailure, Response] = {
         # RFC option 1: "Terminate local workers, decrease max_restarts, proceed with scale-down event".
         WorkerFailure.NO_REPLACE: Response.WITHDRAW_AND_RETURN,
-        # RFC option 2: restart the failed worker alone, with "the max_restarts parameter per worker process".
+        # RFC option 2: restart only the failed worker, with "the max_restarts parameter per worker process".
         WorkerFailure.REPLACE: Response.REPLACE_WORKER,
         # RFC option 3: "Record the failure, and wait while other workers finish".
         WorkerFailure.RECORD: Response.RECORD_FAILURE,

@@ -1,7 +1,7 @@
 """The interface of a restart policy (RFC, "RestartPolicy interface").
 
-The engine meets a `Trigger`, asks the job's policy for the `Response`, and carries it out. A policy is a table: it
-keeps no state, reads no clock and never sees the job, so every row of it can be read and tested.
+On a `Trigger` the engine asks the job's policy for the `Response`, and carries it out. A policy is a table: it keeps no
+state, reads no clock and never sees the job, so each of its rows can be read and tested.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from enum import Enum
 
 
 class Trigger(Enum):
-    """Why this agent must do something. Local to the agent: what peers and workers see is a WorldChangeEvent."""
+    """Why this agent must act. Triggers are local to the agent; peers and workers see a `WorldChangeEvent` instead."""
 
     SCALE_UP = "scale up"
+    """The next world has new workers, and none was lost."""
     SCALE_DOWN = "scale down"
+    """The next world has lost workers, or this one is over and there is no next one yet."""
     WORLD_BROKEN = "world broken"
+    """The same workers form a new world, after a fault or because the last one broke."""
     WORKER_FAILURE = "worker failure"
+    """A worker of this node failed."""
     RESTARTS_SPENT = "restarts spent"
+    """A worker of this node failed for good: no restart is left, or none is allowed any more."""
 
 
 class Response(Enum):
-    """What the agent does."""
+    """What the agent does about a trigger."""
 
     STOP_MEET_START = "stop the local workers, meet, start them in the new world"
     PAUSE_MEET_WORK = "tell the local workers PAUSE, meet, tell them WORK in the new world"
@@ -54,14 +59,18 @@ class WorkerFailure(Enum):
     """The variants of the soft policy (RFC, "Worker failures", options 1 to 3)."""
 
     NO_REPLACE = "no-replace"
+    """Restart all workers of the node."""
     REPLACE = "replace"
+    """Start only the failed worker again."""
     RECORD = "record"
+    """Go on without the failed worker."""
 
 
 class RestartPolicyStrategy(ABC):
     """What to do for each trigger. Subclass it, return a table, and register the class as an entry point.
 
-    `worker_failure` is the value of `--worker_failure`; a policy that has no variants refuses any but the default.
+    `worker_failure` is the value of `--worker_failure`; a policy without variants must refuse any but the default.
+    Raises ValueError if the table lacks a trigger, or answers one with a response that is not in its `CHOICES`.
     """
 
     def __init__(self, worker_failure: WorkerFailure = WorkerFailure.NO_REPLACE) -> None:
@@ -76,12 +85,12 @@ class RestartPolicyStrategy(ABC):
 
     @abstractmethod
     def table(self, worker_failure: WorkerFailure) -> Mapping[Trigger, Response]:
-        """Return one response for every trigger, each out of `CHOICES`; raise ValueError for a variant you lack."""
+        """Return one response for each trigger, out of `CHOICES`. Raise ValueError for a variant that you lack."""
 
     def respond(self, trigger: Trigger) -> Response:
-        """The row of the table for `trigger`."""
+        """Return the table's response to `trigger`."""
         return self._responses[trigger]
 
     def restarts_everybody(self) -> bool:
-        """Whether each change restarts every worker and a failure for good ends the job, as with torch's own agent."""
+        """Return whether each change restarts all workers and spent restarts end the job, as with torch's own agent."""
         return set(self._responses.values()) == {Response.STOP_MEET_START, Response.END_JOB}

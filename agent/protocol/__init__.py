@@ -1,1 +1,1 @@
-"""What is said: the record and the messages, their wire format, and the engine's observations and effects. Pure."""
+"""The record and the messages, their wire format, and the engine's observations and effects. Pure."""

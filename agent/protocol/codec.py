@@ -1,6 +1,6 @@
-"""How rounds and messages are written: JSON, validated on reading. Nothing here is ever unpickled.
+"""The wire format of rounds and messages: JSON, validated when it is read. Nothing is ever unpickled.
 
-A round goes to every one of its N members, so what they have in common is written once:
+A round goes to each of its N members, so what members have in common is written once:
 
     [protocol version, the round without its members, [kind, …], [member, …]]
     kind     [incarnation, role, [[local rank, incarnation], …] of its workers, lease_number]
@@ -18,7 +18,7 @@ from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol.model import Member, Message, Round, Worker
 
 PROTOCOL_VERSION = 4
-"""Of the round and the messages. Agents of one job must speak the same."""
+"""The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
 _Place = tuple[str, str, int, int, NonNegativeInt]
@@ -29,7 +29,7 @@ _MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 def encode_round(round_: Round) -> bytes:
-    """The record as it lies in the store."""
+    """Return the record as the store holds it."""
     kinds: dict[tuple[int, str, tuple[Worker, ...], int], int] = {}
     places = [
         (
@@ -49,7 +49,7 @@ def encode_round(round_: Round) -> bytes:
 
 
 def decode_round(data: bytes) -> Round:
-    """Raises ProtocolError for anything that this release did not write."""
+    """Read a record from the store. Raises ProtocolError for anything that this release did not write."""
     try:
         version, round_, written, places = _ROUND.validate_json(data)
     except ValidationError as error:
@@ -76,17 +76,17 @@ def decode_round(data: bytes) -> Round:
 
 @lru_cache(maxsize=1024)
 def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
-    """The same ones for the same: to compare those of thousands of nodes is quick then."""
+    """Return the same objects for equal workers, so that comparing those of thousands of nodes is quick."""
     return tuple(Worker(local_rank, incarnation) for local_rank, incarnation in written)
 
 
 def encode_message(message: Message) -> bytes:
-    """A message as it goes over a link, without the end of the line."""
+    """Return a message as it goes over a link, without the newline that ends it there."""
     return _MESSAGE.dump_json(message)
 
 
 def decode_message(data: bytes) -> Message:
-    """Raises ProtocolError for anything else."""
+    """Read one line from a link. Raises ProtocolError if it is not a message."""
     try:
         return _MESSAGE.validate_json(data)
     except ValidationError as error:

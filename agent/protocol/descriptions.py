@@ -6,19 +6,19 @@ from softrun.agent.protocol.model import JobSettings, Round
 
 
 def describe_round(round_: Round) -> str:
-    """A sealed round in one line: its number, its size, and who was lost."""
+    """Describe a sealed round in one line: its number, its size, and the nodes that were lost."""
     workers = sum(len(m.workers) for m in round_.members)
     lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
     return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
 
 
 def describe_exit(exitcode: int) -> str:
-    """How a process ended, by its exit code; a negative one is a signal, as in `subprocess`."""
+    """Say how a process ended. A negative exit code is a signal, as in `subprocess`."""
     return f"was ended by signal {-exitcode}" if exitcode < 0 else f"exited with code {exitcode}"
 
 
 def describe_other_job(theirs: JobSettings, ours: JobSettings) -> str:
-    """Why an agent that was started with `ours` cannot take part in the job that runs with `theirs`."""
+    """Say why an agent that was started with `ours` cannot take part in a job that runs with `theirs`."""
     return (
         f"the job of this --rdzv_id runs with {_flags(theirs)}, this agent was started with {_flags(ours)}: "
         "use the same flags, or another --rdzv_id"

@@ -1,4 +1,4 @@
-"""What comes out of the engine. The driver carries effects out in the order given, and decides nothing."""
+"""What comes out of the engine. The driver carries out the effects in the order given, and decides nothing."""
 
 from __future__ import annotations
 
@@ -11,56 +11,58 @@ from softrun.runtime.events import WorkerFault, WorkerInfo, WorkerState, WorldCh
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Compare-and-swap the record from `round.version - 1`. Whatever then stands there comes back as RecordSeen."""
+    """Compare-and-swap the record from `round.version - 1`. RecordSeen follows with the record as it then stands."""
 
     round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class BeatAsLeader:
-    """Raise the leader's count in the store, for newcomers that cannot reach the leader; answer with LeaderBeatSeen."""
+    """Raise the leader's count in the store, for newcomers that cannot reach the leader. LeaderBeatSeen follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLeaderBeat:
-    """Answer with LeaderBeatSeen."""
+    """Read the leader's count in the store. LeaderBeatSeen follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Renew this agent's lease in the store; answer with LeaseRenewed. The engine asks, so a loop that is stuck lets
-    the lease expire."""
+    """Renew this agent's lease in the store. LeaseRenewed follows.
+
+    Only the engine asks for a renewal, so the lease of an agent whose loop is stuck expires.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWorkerStore:
-    """Open a fresh worker store on a free port; answer with WorkerStoreOpened."""
+    """Open a new worker store on a free port. WorkerStoreOpened follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseWorkerStore:
-    """The world that used it is over. Closing it frees workers that still wait in it."""
+    """Close the worker store at `port`: its world is over. This frees workers that still wait in it."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connect to the agent of this member; answer with LinkUp or LinkDown."""
+    """Connect to the agent of this member. LinkUp or LinkDown follows."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close the link that was dialled to this node, without an answer."""
+    """Close the link that this agent dialled to `node`. No observation follows."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message: on the link to `node`, whichever end dialled it, or on every link that others dialled (None)."""
+    """Send a message on the link to `node`, whichever side dialled it; None: on every link that others dialled."""
 
     node: str | None
     message: Message
@@ -68,7 +70,11 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Write an event into the worker's channel. `launch` counts the processes that were started for a local rank."""
+    """Write an event into the worker's channel.
+
+    `launch` numbers the processes that were started for a local rank. The fields from `state` on become those of
+    `softrun.runtime.events.WorkerEvent`.
+    """
 
     local_rank: int
     launch: int
@@ -83,16 +89,16 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start these workers: make each one's channel, write its first event (`tell`), start its process."""
+    """Start these workers: for each, make its channel, write its first event (`tell`), then start its process."""
 
     tell: tuple[Tell, ...]
     restarts_left: int
-    """How many more failures of its own this node may have."""
+    """How many more failures of its own the node may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalWorker:
-    """Send a signal to the worker and its children. It may have exited meanwhile."""
+    """Send a signal to the worker and its children. The worker may have exited meanwhile."""
 
     local_rank: int
     launch: int
@@ -101,7 +107,7 @@ class SignalWorker:
 
 @dataclass(frozen=True, slots=True)
 class LookAtProgress:
-    """Answer with ProgressSeen."""
+    """Read when the worker last made progress. ProgressSeen follows if that is known."""
 
     local_rank: int
     launch: int
@@ -109,7 +115,10 @@ class LookAtProgress:
 
 @dataclass(frozen=True, slots=True)
 class LookAtStep:
-    """Answer with StepSeen. What the worker was told before must already be where it reads it."""
+    """Read the last step that the worker has completed. StepSeen follows.
+
+    Every event told to the worker before must be where the worker reads it.
+    """
 
     local_rank: int
     launch: int
@@ -117,8 +126,10 @@ class LookAtStep:
 
 @dataclass(frozen=True, slots=True)
 class LookForStore:
-    """Look whether the worker, which has asked for no world, is connected to the worker store that its environment
-    names; answer with StoreUsed if it is."""
+    """Check whether a worker that has asked for no world is connected to the worker store that its environment names.
+
+    StoreUsed follows if it is.
+    """
 
     local_rank: int
     launch: int
@@ -126,7 +137,7 @@ class LookForStore:
 
 @dataclass(frozen=True, slots=True)
 class ShowStacks:
-    """Have the worker write its Python stacks into its log, if it can; a stopped one is continued for that."""
+    """Have the worker write its Python stacks to its log, if it can. A stopped worker is continued for that."""
 
     local_rank: int
     launch: int
@@ -134,8 +145,11 @@ class ShowStacks:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Let the workers, those to come as well, work until `hold_at` without another word, and be in their world until
-    `leave_at`; 0 for no bound."""
+    """Move the allowance of all workers, including those started later.
+
+    Without another sign from the agent they complete no further step after `hold_at`, and leave their world at
+    `leave_at`. Times are the engine's, in seconds; 0 is no bound.
+    """
 
     hold_at: float
     leave_at: float
@@ -145,18 +159,18 @@ class Outcome(Enum):
     """Why an agent has ended."""
 
     SUCCEEDED = "SUCCEEDED"
-    WORKERS_FAILED = "WORKERS_FAILED"
+    WORKERS_FAILED = "WORKERS_FAILED"  # on this node, for good
     SIGNALLED = "SIGNALLED"
-    RENDEZVOUS_FAILED = "RENDEZVOUS_FAILED"
-    JOB_OVER = "JOB_OVER"
+    RENDEZVOUS_FAILED = "RENDEZVOUS_FAILED"  # too few nodes joined in time
+    JOB_OVER = "JOB_OVER"  # before this agent joined it
     STORE_LOST = "STORE_LOST"
-    JOB_FAILED = "JOB_FAILED"
-    USAGE = "USAGE"
+    JOB_FAILED = "JOB_FAILED"  # on all nodes
+    USAGE = "USAGE"  # the job runs with other flags
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One worker that failed, by its place in the world in which it failed."""
+    """One worker that failed. `rank` is its rank in the world in which it failed; a negative `exitcode` is a signal."""
 
     rank: int
     local_rank: int
@@ -166,18 +180,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How it ended for this agent."""
+    """How the job ended for this agent, why, and the failures of its workers.
+
+    `signum` is the signal if `outcome` is SIGNALLED.
+    """
 
     outcome: Outcome
     reason: str = ""
     failures: tuple[Failure, ...] = ()
     signum: int = 0
-    ranks: tuple[tuple[int, int], ...] = field(default=())  # (local rank, last global rank) of every worker
+    ranks: tuple[tuple[int, int], ...] = field(default=())  # (local rank, last rank) of each worker that had a rank
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log: what was decided and why. `detail`: of interest only to who looks closely."""
+    """A line for the log: what was decided, and why. `detail`: logged at level DEBUG."""
 
     text: str
     warning: bool = False
@@ -186,7 +203,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The agent is done: every worker has ended. The last effect ever."""
+    """The agent is done, and all its workers have ended. The engine's last effect."""
 
     result: Result
 
@@ -215,8 +232,8 @@ Effect = (
 
 
 class Outbox(list[Effect]):
-    """The effects of one observation, in the order in which they are to be carried out."""
+    """The effects of one observation, in the order in which the driver must carry them out."""
 
     def note(self, text: str, warning: bool = False) -> None:
-        """A line for the log."""
+        """Append a line for the log."""
         self.append(Note(text, warning))

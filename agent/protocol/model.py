@@ -1,8 +1,8 @@
-"""The values of the agent: nodes, workers, rounds. All are frozen; they cross every boundary inside the agent.
+"""The values of the agent: nodes, workers, rounds. All are frozen, and cross every boundary inside the agent.
 
 A **node** is one agent's place in the job. One life of a node is an **incarnation**: a node whose workers were started
-anew, or that was declared dead and came back, is a new incarnation and counts as a newcomer. A **member** is a node as
-the rendezvous sees it. A **round** is one agreed world.
+again, or that was taken for dead and came back, is a new incarnation and counts as a newcomer. A **member** is a node
+as the rendezvous sees it. A **round** is one agreed world.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from softrun.runtime.events import WorkerFault
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """One life of one worker process of a node."""
+    """One incarnation of one worker of a node."""
 
     local_rank: int
     incarnation: int
@@ -27,21 +27,21 @@ class Member:
 
     node: str
     incarnation: int
-    host: str  # that workers and agents on other nodes can reach
-    port: int  # where this agent listens for the links of others
+    host: str  # a name or address that workers and agents on other nodes can reach
+    port: int  # where its agent listens for the links of others
     role: str
     workers: tuple[Worker, ...]  # in rank order
-    lease_number: int = 0  # which of its leases this agent has, where the store has leases
-    preferred_rank: int = 0  # its wanted place among the nodes; nodes with the same one keep the order of their arrival
+    lease_number: int = 0  # which of its leases its agent has; 0 if the store has no leases
+    preferred_rank: int = 0  # its wanted place among the nodes; equal ones go by arrival, survivors first
 
     @property
     def life(self) -> tuple[str, int]:
-        """What tells this life of the node from those before it."""
+        """The node and its incarnation: what tells this life of the node from earlier ones."""
         return (self.node, self.incarnation)
 
 
 class NodeIntent(Enum):
-    """What a node wants of the job."""
+    """What a node wants from the job."""
 
     READY = "READY"  # to be in the world
     AWAY = "AWAY"  # to be left out for now: its workers are being restarted
@@ -51,14 +51,17 @@ class NodeIntent(Enum):
 
 
 BarrierRequest = tuple[int, int]
-"""Names a hold: the version of the record in whose world workers are to wait, and how often that was asked before."""
+"""The version of the record in whose world workers are to wait, and how many requests in it came to nothing before."""
 NO_REQUEST: BarrierRequest = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierAnswer:
-    """The workers of a node wait, as `asked`: one after step `first`, all after step `last` at the latest; 0: none of
-    them counts. `all`: nor is there one that does not count, or not yet. A step takes them `step_s`, if it is known."""
+    """A node's answer to `request`: its workers wait, one after step `first`, and all after step `last` at the latest.
+
+    Both are 0 if none of them counts steps. `all`: every one of them counts, and has begun to. `step_s` is how many
+    seconds a step takes the slowest of them; 0 if that is not known.
+    """
 
     request: BarrierRequest
     first: int
@@ -69,40 +72,42 @@ class BarrierAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a node says of itself, to its leader and, as the leader, to its followers. The newest one holds."""
+    """What a node says of itself to its leader or, if it leads, to its followers. The newest one holds."""
 
     member: Member
     intent: NodeIntent
-    done: tuple[int, ...] = ()  # local ranks that have exited 0: never part of a later world
-    broken_round: int = 0  # a world that one of its workers found broken; 0 is none
-    reason: str = ""  # of FAILED
-    sequence: int = 0  # of this node's reports; only rises, so that one that took another link is not believed late
-    fault: WorkerFault | None = None  # the last that befell one of its workers
-    missed_round: int = 0  # a world in which one of its workers has not been because its work was done
-    through: int = 0  # the last world in which its workers worked, if one has ended because its work was done; else 0
-    stuck: bool = False  # one of its workers has not left a world that the others have left, and may come back
-    since: int = 0  # the first world from which on one of its workers has been in each; 0: the others were there alone
-    leaving: bool = False  # it wants out, and works until the others can do without it
-    never_came: int = 0  # a world for which one of its workers never asked, and has exited 0
-    asks: bool = False  # its workers ask for their worlds; by itself no news, which nobody is sent
-    yields: int = 0  # the version of a record in whose next world it cannot be, so that others lead first; 0: of none
-    barrier_answer: BarrierAnswer | None = (
-        None  # after which step its workers wait, because the leader has asked for it
-    )
-    # Of a leader only:
-    barrier_request: BarrierRequest = NO_REQUEST  # the workers are to wait
-    release_version: int = 0  # the version of the record in whose world they are to go on
-    expels_leavers: bool = False  # members that leave must not wait for the others
+    done: tuple[int, ...] = ()  # local ranks of workers that exited 0: never part of a later world
+    broken_round: int = 0  # the last world that one of its workers found broken; 0: none
+    reason: str = ""  # of FAILED: why the job is to end
+    sequence: int = 0  # number of this report; only rises, so an older one that arrives late on another link is ignored
+    fault: WorkerFault | None = None  # the last fault of its workers; several in one world are joined
+    missed_round: int = 0  # the last world that one of its workers missed because its work was done; 0: none
+    through: int = 0  # the last world in which its workers worked, if one has ended with its work done; else 0
+    stuck: bool = False  # one of its workers does not leave a world that the others have left, and may come back
+    since: int = 0  # the first world from which on one of its living workers has been in every world; 0: none has
+    leaving: bool = False  # it wants to leave, and works until the others can do without it
+    never_came: int = 0  # the last world in which a worker exited 0 without ever asking for a world; 0: none
+    asks: bool = False  # its workers ask for their worlds; a change of this field only is not sent
+    yields: int = 0  # the version of the record whose next world it cannot be in, so others lead first; 0: none
+    barrier_answer: BarrierAnswer | None = None  # after which steps its workers wait, at the leader's request
+    # Only a leader sets these:
+    barrier_request: BarrierRequest = NO_REQUEST  # asks all workers to wait
+    release_version: int = 0  # the version of the record in whose world they may go on; 0: none
+    expels_leavers: bool = False  # nodes that leave must not wait for the others
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Proof of life, when there is nothing else to say."""
+    """Proof of life, sent when there is nothing else to say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first report on a link that was dialled; it is answered with a report."""
+    """A report that asks for one in return.
+
+    It is the first on a link that was dialled, and the answer to a beat from a node whose report is missing or may be
+    out of date.
+    """
 
     report: Report
 
@@ -112,7 +117,7 @@ Message = Report | Hello | Beat
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Of a listener; `host` is a name or an address that the other nodes can reach."""
+    """Where a listener is. `host` is a name or an address that the other nodes can reach."""
 
     host: str
     port: int
@@ -120,40 +125,40 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What every agent of a job must have been started with."""
+    """The settings with which every agent of a job must have been started."""
 
     min_nodes: int
     max_nodes: int
     restart_policy: str
     worker_failure: str
-    named_store: bool = False  # the workers of the first world meet where the user has said
+    named_store: bool = False  # the workers of the first world meet at the address that the user has named
 
 
 class Phase(Enum):
-    """Of a round."""
+    """The phase of a round."""
 
-    OPEN = "OPEN"  # too few members for a world; their workers, if any, stay paused
+    OPEN = "OPEN"  # too few members for a world; those that have workers keep them paused
     SEALED = "SEALED"  # a world
     CLOSED = "CLOSED"  # the job is over
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The one record that the agents share. It changes only by compare-and-swap from `version` to `version + 1`."""
+    """The record that all agents share. It changes only by compare-and-swap, from `version` to `version + 1`."""
 
     version: int
-    number: int  # of the last world that was sealed; 0 before the first
+    number: int  # of the world that was sealed last; 0 before the first
     phase: Phase
-    members: tuple[Member, ...]  # of the world, in rank order; of an OPEN round: the members that keep their place
+    members: tuple[Member, ...]  # of the world, in rank order; if OPEN: those that keep their place
     settings: JobSettings
-    worker_store: Address | None = None  # of the world, by the agent that sealed it; None: where the user has said
-    lost: tuple[str, ...] = ()  # nodes judged dead by the step that made this version
-    finishing: bool = False  # somebody has finished: nobody new is admitted
-    outcome: str = ""  # of CLOSED: empty after success, else why the job failed
-    fault: WorkerFault | None = None  # which ended the world before this one
+    worker_store: Address | None = None  # hosted by the agent that sealed the world; None: where the user has said
+    lost: tuple[str, ...] = ()  # nodes judged dead by the transition to this version
+    finishing: bool = False  # a node has finished: no newcomers are admitted
+    outcome: str = ""  # if CLOSED: why the job failed; empty after success
+    fault: WorkerFault | None = None  # what ended the world before this one, if a fault did
     leave_after: int = 0  # the step after which all leave the world before this one; 0: at once
-    stepless: int = 0  # how many worlds before this one, in a row, ended before anybody had completed a step in them
+    stepless: int = 0  # how many worlds in a row, before this one, ended before any worker had completed a step
 
     def member(self, node: str, incarnation: int) -> Member | None:
-        """This life of the node, if it is part of this round."""
+        """Return this incarnation of the node if it is a member of this round, else None."""
         return next((m for m in self.members if m.node == node and m.incarnation == incarnation), None)

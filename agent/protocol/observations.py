@@ -1,4 +1,4 @@
-"""What goes into the engine. The shells make these; the engine never asks the world anything itself."""
+"""What goes into the engine. The shells make these; the engine itself never asks the world anything."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from softrun.runtime.events import WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class StoreReady:
-    """The store answers. `hosted`: it lives inside this agent and ends with it."""
+    """The store answers. `hosted`: it runs inside this agent and ends with it."""
 
     hosted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record in the store; None if there is none yet. Sent once at the start and at every change."""
+    """The record in the store, or None if there is none yet: at the start, at every change, and after Propose."""
 
     round: Round | None
 
@@ -31,8 +31,10 @@ class LeaderBeatSeen:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """Until `until`, by this agent's clock, nobody can have been told that its lease has expired; in answer to
-    RenewLease, and once at the start. A higher `lease_number` than before: the lease had expired, this is a new one.
+    """This agent's lease was renewed, in answer to RenewLease, or granted at the start.
+
+    Before `until`, by this agent's clock, nobody can have been told that the lease has expired; it was granted for
+    `granted_s` seconds. A higher `lease_number` than before: the old lease had expired, and this is a new one.
     """
 
     until: float
@@ -42,28 +44,31 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class LeasesExpired:
-    """(node, lease number): those agents are dead, or have stopped their workers, whatever else they say under it."""
+    """These leases, as (node, lease number), have expired.
+
+    Their agents are dead or have stopped their workers, whatever they may still say under these leases.
+    """
 
     leases: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """The store will not answer any more."""
+    """The store will not answer again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The link that was dialled stands."""
+    """The link that this agent dialled to `node` is up."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A link to or from this node is down. `gone`: its process is certainly gone, too."""
+    """A link to or from this node is down, or could not be made. `gone`: its process has certainly ended, too."""
 
     node: str
     gone: bool
@@ -71,7 +76,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A node said something, on a link in either direction."""
+    """A message from a node arrived, on a link that either side dialled."""
 
     node: str
     message: Message
@@ -79,14 +84,14 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStoreOpened:
-    """The worker store that was asked for listens on this port."""
+    """The worker store that OpenWorkerStore asked for listens on this port."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """A worker process ended; negative codes are signals, as in subprocess."""
+    """A worker process ended. A negative exit code is a signal, as in `subprocess`."""
 
     local_rank: int
     launch: int
@@ -104,18 +109,21 @@ class WorkerSaid:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSeen:
-    """When a worker made progress last, by this agent's clock, in answer to LookAtProgress."""
+    """When a worker last made progress, by this agent's clock in seconds; in answer to LookAtProgress."""
 
     local_rank: int
     launch: int
     at: float
-    stopped: bool = False  # by a signal
+    stopped: bool = False  # a signal has stopped its process
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """The last step that a worker has completed in its world, if it counts them, and how long its last one took, in
-    any world, if it is known; in answer to LookAtStep."""
+    """The last step that a worker has completed in its world, in answer to LookAtStep.
+
+    `step` is None if the worker counts no steps or has completed none there yet. `step_s` is how many seconds its last
+    step took, in any world; 0 if that is not known.
+    """
 
     local_rank: int
     launch: int
@@ -125,7 +133,7 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class StoreUsed:
-    """A worker is connected to the worker store that its environment names, at this port; in answer to LookForStore."""
+    """A worker is connected to the worker store that its environment names, on this port; in answer to LookForStore."""
 
     local_rank: int
     launch: int
@@ -141,7 +149,7 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline of the engine has come."""
+    """A deadline of the engine has passed."""
 
 
 Observation = (

@@ -1,7 +1,7 @@
-"""Whether a leader's last decision still stands when another report has come.
+"""Whether a leader's last decision still stands when another report has arrived.
 
-A decision looks at all N nodes, and N nodes report when a world begins or ends: without this a leader of 10,000 nodes
-would look at 10,000 nodes 10,000 times. A decision says which reports cannot change it (`Decision`):
+A decision looks at all N nodes, and N nodes report when a world begins or ends. Without this cache a leader of 10,000
+nodes would look at 10,000 nodes 10,000 times. A decision says which reports cannot change it (`Decision`):
 
     the report is                       and the decision                        it stands
     of a node that has FAILED           is any                                  no
@@ -9,8 +9,8 @@ would look at 10,000 nodes 10,000 times. A decision says which reports cannot ch
     any, once `missed`                  is any other                            no
     the first of a newcomer, and plain  waits for more nodes (`crowd`)          while fewer than that are heard
     the first of any other node         is any other                            no
-    new in `since`, what leaders say,
-      or whether its workers ask        is any other                            yes
+    new in `since`, `asks`,
+      `never_came`, what leaders say    is any other                            yes
     new in its barrier's answer         waits for another's (`unanswered`)      yes
     of a node that has FINISHED         waits for another to (`unfinished`)     yes
     new in anything else                is any other                            no
@@ -25,10 +25,10 @@ from softrun.agent.rendezvous.decisions import Decision
 
 
 def stands(decision: Decision, before: Report | None, report: Report, heard: int, missed: bool) -> bool:
-    """Would the leader decide just so once more, now that `report` has come in the place of `before`?
+    """Return whether it is certain that the leader would decide the same with `report` in the place of `before`.
 
-    `heard` counts the nodes that it has heard; `missed`: one of them has missed a world, or a worker that never asked
-    for its world is missed by others that do. True only if it is certain.
+    `before` is None if the report is the first of its node's life. `heard` counts the nodes that the leader has heard.
+    `missed`: one of them has missed a world, or workers that ask for their worlds miss one that never did.
     """
     if report.intent is NodeIntent.FAILED:
         return False

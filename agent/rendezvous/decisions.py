@@ -1,13 +1,13 @@
 """What a leader decides: which transition of the record it proposes next, if any.
 
-Who proposes: the **leader**, the first member of the record that lives, has not withdrawn and can be in the next world,
-too (`softrun.agent.rendezvous.election`). Members say what they want to their leader alone, over a link (`Report`), so
-joining N nodes costs O(N) messages and the store sees one write for a change, however many nodes it concerns. A leader
-that is dead, or leaves, is followed by the next member; the others find that out by the same rule and report to it. Two
-that both believe to lead are harmless: the store takes one of their rounds.
+The **leader** proposes: the first member of the record that lives, has not withdrawn and can be in the next world, too
+(`softrun.agent.rendezvous.election`). Members report what they want only to their leader, over a link (`Report`), so
+joining N nodes costs O(N) messages, and a change costs the store one write, however many nodes it concerns. If the
+leader dies or leaves, the next member leads; the others find that out by the same rule and report to it. Two agents
+that both believe they lead do no harm: the store takes only one of their rounds.
 
-`decide` is a pure function of what the leader has heard, so it may be asked as often as one likes. It goes through its
-phases in order, and the first that has an answer decides: the order is the algorithm.
+`decide` depends only on its arguments, so it may be called at any time; what it remembers is in its `LeaderTimers`. It
+goes through its phases in order, and the first that has an answer decides: the order is the algorithm.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from softrun.agent.rendezvous import member_status, ranks, transitions
 from softrun.agent.rendezvous.member_status import MemberStatus
 from softrun.runtime.events import WorkerFault, joined
 
-MOST_APART = 10  # steps; ranks that are further apart do not count alike, and no step is the same for all
+MOST_APART = 10  # steps; ranks further apart do not count the same steps, so they have no step in common
 
 
 @dataclass(frozen=True)
 class LeaderTimeouts:
     """How long a leader waits, in seconds."""
 
-    last_call_s: float  # for more newcomers, once there are enough: before the first world, and before one that grows
+    last_call_s: float  # for more newcomers once there are enough, before the first world and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
-    barrier_s: float = 0.0  # for the step that all can reach, if nobody was lost; 0: nobody is asked
-    telling_s: float = 0.0  # until all have been told of a world: so long they go on in the last one
-    converges: bool = False  # workers show whether they work: worlds in which nobody did are counted
+    barrier_s: float = 0.0  # for agreement on a step that all can reach, if nobody was lost; 0: no step barrier
+    telling_s: float = 0.0  # until all have heard of a world; that long they go on in the last one
+    converges: bool = False  # workers show whether they work, so worlds in which none did are counted
 
 
 @dataclass
 class LeaderTimers:
-    """Since when a leader has been waiting, by its own clock; kept from one decision to the next."""
+    """Since when a leader has been waiting, by its own clock in seconds; kept from one decision to the next."""
 
     enough_since: float | None = None
     broken_since: float | None = None
     fault_since: float | None = None
     barrier_since: float | None = None
-    attempts: int = 0  # how often a barrier has come to nothing
+    attempts: int = 0  # how many barriers have come to nothing
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`proposal` for the store, if it is time; the reason; and when to ask again without any news.
+    """What a leader does now, and the reason: the `proposal` for the store, if it is time for one.
 
-    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: members that leave are not waited for.
+    `again_at` is when to decide again without any news, in seconds by the engine's clock; None: with the next news.
+    `asks_barrier`: the workers are to agree on a step. `expels_leavers`: nodes that leave must not wait for others.
 
-    A decision looks at all N nodes, and N nodes report when a world begins or ends, so the last four say which reports
-    cannot change it (`softrun.agent.rendezvous.decision_cache`).
+    A decision looks at all N nodes, and N nodes report when a world begins or ends. So the last four fields say which
+    reports cannot change it (`softrun.agent.rendezvous.decision_cache`).
     """
 
     reason: str
@@ -61,10 +62,10 @@ class Decision:
     again_at: float | None = None
     asks_barrier: bool = False
     expels_leavers: bool = False
-    crowd: int = 0  # while fewer nodes have been heard than that, newcomers change nothing
-    unheard: str = ""  # until this node was heard, or is dead, only the end of the job would change anything
-    unanswered: str = ""  # until this node says which step it can reach, it changes nothing what others say of that
-    unfinished: str = ""  # until this node has finished, it changes nothing that others do
+    crowd: int = 0  # while fewer nodes than this have been heard, newcomers change nothing
+    unheard: str = ""  # until this node is heard or dead, only a failure that ends the job changes anything
+    unanswered: str = ""  # until this node answers the barrier, the answers of others change nothing
+    unfinished: str = ""  # until this node has finished, it changes nothing if others finish
 
 
 def decide(
@@ -76,11 +77,12 @@ def decide(
     timers: LeaderTimers,
     now: float,
 ) -> Decision:
-    """Return what the leader of `round_` should propose.
+    """Return what the leader of `round_` is to propose, or why it waits and until when.
 
-    `reports` holds the newest report of every node that this leader has heard since it began to lead, itself included,
-    in the order in which they came; `store` is the worker store that it would lend the next world. Nothing is sealed
-    before every member was heard or is dead: a leader that has just begun cannot know who died before.
+    `reports` holds the newest report of each node that this leader has heard, itself included, in the order in which
+    the nodes came; `dead` names the nodes that it takes for dead; `store` is the worker store that it would lend the
+    next world. `timers` is updated. `now` is the engine's, in seconds. Nothing is sealed until every member has been
+    heard or is dead: a leader that has just begun cannot know who died before.
     """
     if round_.phase is Phase.CLOSED:
         return Decision("the job is over")
@@ -90,7 +92,7 @@ def decide(
 
 @dataclass(eq=False)
 class _Case:
-    """What a decision is made from, and what follows from it; `softrun.agent.rendezvous.decisions.decide` says more."""
+    """The arguments of `softrun.agent.rendezvous.decisions.decide`, and what follows from them."""
 
     round: Round
     reports: dict[str, Report]
@@ -118,7 +120,7 @@ class _Case:
 
     @cached_property
     def anyone_done(self) -> bool:
-        # A member taken for dead while it finished is believed too: the work is done, whatever the world is.
+        # A node that was taken for dead while it finished is believed, too: the work is done, with or without it.
         return any(report.intent is NodeIntent.FINISHED for report in self.reports.values())
 
     @cached_property
@@ -135,7 +137,7 @@ class _Case:
 
     @cached_property
     def world(self) -> list[Member]:
-        """The next one, as it would be now."""
+        """The members of the next world, as it would be now."""
         room = self.round.settings.max_nodes - len(self.stay)
         return [*self.stay, *self.newcomers[: max(room, 0)]]
 
@@ -187,13 +189,13 @@ def _the_work_is_done(case: _Case) -> Decision | None:
         return Decision("everybody has finished", transitions.close(round_, ""))
     if case.anyone_done and not round_.finishing:
         return Decision("a node has finished", transitions.admit_nobody(round_))
-    if over:  # nobody begins from the beginning meanwhile
+    if over:  # nobody starts from scratch meanwhile
         return Decision("everybody has finished but a worker that may come back")
     return None
 
 
 def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
-    """Too few would be left to wait for, or there is no world whose step they could end."""
+    """Too few nodes would remain, the job is finishing, or there is no world whose step the leavers could end."""
     few = len(case.living) + len(case.newcomers) - len(case.leaving) < case.least
     if case.leaving and (case.round.phase is Phase.OPEN or case.round.finishing or few):
         return Decision(f"{', '.join(case.leaving)} cannot be waited for", expels_leavers=True)
@@ -201,7 +203,7 @@ def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
 
 
 def _there_is_no_world(case: _Case) -> Decision | None:
-    """An OPEN round: are there enough for one?"""
+    """Are there enough nodes for a world, if the round is OPEN?"""
     round_, world = case.round, case.world
     if not case.enough:
         case.timers.enough_since = None
@@ -210,7 +212,7 @@ def _there_is_no_world(case: _Case) -> Decision | None:
     if not case.enough:
         reason = f"{len(world)} of at least {round_.settings.min_nodes} nodes are here"
         if case.lost and case.stay:
-            # Those that live after all, behind another that believes to lead, learn from this to come back.
+            # Nodes that live after all, and follow another that believes it leads, learn from this to come back.
             return Decision(reason, case.fall_short())
         return Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes)
     if round_.number or case.full or round_.finishing:
@@ -254,7 +256,7 @@ def _the_world_is_broken(case: _Case) -> Decision | None:
 
 
 def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
-    """Nobody was lost, so nobody need be interrupted."""
+    """Nobody was lost, so nobody needs to be interrupted."""
     if case.leaving:
         decision = Decision(f"{', '.join(case.leaving)} leaves", case.seal())
     elif len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay):
@@ -286,7 +288,7 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
 )
 
 
-# --- what they ask
+# --- helpers of the phases
 
 
 def _between_steps(
@@ -297,7 +299,7 @@ def _between_steps(
     timers: LeaderTimers,
     now: float,
 ) -> Decision:
-    """Before the world is sealed, agree where to leave the last one."""
+    """Before the next world is sealed, agree on the step after which all leave the last one."""
     if decision.proposal is None or not timeouts.barrier_s:
         return decision
     answered = {m.node: reports[m.node].barrier_answer for m in round_.members}
@@ -343,9 +345,9 @@ def _living(round_: Round, reports: dict[str, Report], statuses: dict[str, Membe
 
 
 def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) -> list[Member]:
-    """Those with a worker that has what was done, since it was there.
+    """Return the nodes with a worker that was there for the work, and so has its state.
 
-    If nothing has shown that the workers work together, that is everybody in this world.
+    If nobody has shown that the workers work together, those are the nodes with a worker in this world.
     """
     if worked := max((report.through for report in reports.values()), default=0):
         return [m for m in stay if 0 < reports[m.node].since <= worked]
@@ -354,7 +356,7 @@ def _survivors(round_: Round, reports: dict[str, Report], stay: list[Member]) ->
 
 
 def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
-    """Those whose workers can begin: a node that came while others worked names none before they are ready."""
+    """Return the newcomers whose workers can begin: one that came while others worked names none that is not ready."""
     placed = {m.life for m in round_.members}
     newcomers = [
         ranks.merge(report.member, report.member, report.done)
@@ -368,15 +370,15 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
 
 
 def _too_late(round_: Round, reports: dict[str, Report], stay: list[Member]) -> bool:
-    """Are only those left who would have to begin from the beginning, since all the others were through before?"""
+    """Return whether only nodes that would have to start from scratch are left: the others were through before."""
     missed = any(report.missed_round == round_.number for report in reports.values())
     return missed and not _survivors(round_, reports, stay)
 
 
 def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> bool:
-    """Is a worker of this world gone that has not simply finished? A report keeps naming the workers that have.
+    """Return whether a worker of this world is gone and has not just finished: a report still names those that have.
 
-    A node that has finished has failed workers, too, where failures are recorded.
+    If failures are recorded, a node that has finished may have failed workers, too.
     """
     return any(
         statuses[m.node] in (MemberStatus.WITHDRAWN, MemberStatus.LOST)
@@ -393,9 +395,9 @@ def _names_all(reported: Member, placed: Member) -> bool:
 
 
 def _broken(round_: Round, reports: dict[str, Report]) -> bool:
-    """Do its workers say so, or do they wait for one that has exited before it had asked for this world?
+    """Return whether workers report this world as broken, or wait for one that exited and never asked for a world.
 
-    A script none of whose workers asks does not wait for that one either.
+    If no worker of a script asks for its world, none waits for that one either.
     """
     placed = {m.life for m in round_.members}
     there = [report for report in reports.values() if report.member.life in placed]
@@ -405,7 +407,7 @@ def _broken(round_: Round, reports: dict[str, Report]) -> bool:
 
 
 def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
-    """What befell workers of this world, with the outermost wrapper that one of them needs."""
+    """Join the faults of this world's workers, with the outermost wrapper that one of them needs."""
     placed = {m.life for m in round_.members}
     faults = [
         r.fault
@@ -416,7 +418,7 @@ def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
 
 
 def _anywhere(fault: WorkerFault | None) -> WorkerFault | None:
-    """Where somebody was lost or came as well, nobody knows of a wrapper that all the others are in."""
+    """Drop the depth: if nodes were lost or joined as well, no wrapper is known in which all the others are."""
     return None if fault is None else fault.model_copy(update={"depth": 0})
 
 

@@ -1,12 +1,12 @@
-"""Whom an agent follows: the leader of the record, to which it reports; or itself, and then it leads.
+"""Which agent an agent follows: the leader of the record, to which it reports, or itself, and then it leads.
 
-Every agent finds the leader by the same rule: the first member of the record that lives, has not withdrawn and can be
-in the next world, too; then members that leave; last, members that have finished. A follower keeps one link, to the
-leader, and watches it; a leader watches all members. When the leader dies or steps back, the rule gives the next one,
-and the others dial it.
+All agents find the leader by the same rule: the first member of the record that lives, has not withdrawn and can be in
+the next world, too; after those the members that are leaving, and last those that have finished. A follower keeps one
+link, to the leader, and watches it; a leader watches all members. When the leader dies or steps back, the rule gives
+the next one, and the others dial it.
 
-A newcomer is not in the record yet. It follows the leader as well, and takes over when nobody in the record can lead
-any more.
+A newcomer is not in the record yet. It follows the leader as well, and takes over if no node in the record can lead any
+more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softrun.agent.rendezvous.member_status import MemberStatus
 
 
 class Election:
-    """Whom this agent follows, and what it does while it leads. Times are the engine's, in seconds."""
+    """Which agent this one follows, and what it does while it leads. Times are the engine's, in seconds."""
 
     def __init__(self, node: str, interval_s: float, tolerance_s: float, timeouts: LeaderTimeouts, now: float) -> None:
         self._node = node
@@ -38,18 +38,18 @@ class Election:
         self._redial_at: float | None = None
         self._said: Report | None = None
         self._beat_at = now
-        # The leader's count in the store, when it was first answered, and when last.
+        # The leader's count in the store, and when that count was read first and last.
         self._leader_beat: tuple[int, float, float] | None = None
 
     # --- what is seen
 
     def look(self, now: float) -> bool:
-        """Call before anything else at every observation. Was this agent itself away since the last?"""
+        """Call first at every observation. Returns whether this agent itself was away since the last call."""
         self._now = now
         return self._liveness.look(now)
 
     def adopt(self, round_: Round) -> list[Effect]:
-        """The record has changed."""
+        """Take in the new record. Returns the effects that close worker stores that no world needs."""
         if not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
@@ -57,11 +57,11 @@ class Election:
         for member in round_.members:
             if member.lease_number:
                 self._liveness.holds(member.node, member.lease_number)
-        self._leader_beat = None  # somebody wrote this: whether they live is a new question
+        self._leader_beat = None  # some agent wrote this record: whether it still lives is a new question
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
-        """A node has said something. Returns what is to be answered."""
+        """Take in a message from `node`. `own` is this agent's last report; returns what to answer."""
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
         if returned:
@@ -73,18 +73,18 @@ class Election:
         if isinstance(message, Hello):
             return [do.Say(node, own)]
         if isinstance(message, Beat) and (returned or node not in self.leadership.reports):
-            return [do.Say(node, Hello(own))]  # what it said before may no longer hold, or be forgotten
+            return [do.Say(node, Hello(own))]  # its last report may no longer hold, or be forgotten here
         return []
 
     def link_up(self, node: str, own: Report) -> list[Effect]:
-        """The link that was dialled stands."""
+        """Note that the link dialled to `node` is up. Returns the first report on it."""
         if node != self._following:
             return []
         self._link_up, self._redial_at, self._leader_beat = True, None, None
         return [do.Say(node, Hello(own))]
 
     def link_down(self, node: str, gone: bool) -> None:
-        """A link is lost. `gone`: the peer's process certainly is, too."""
+        """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
         if gone:
             self._liveness.mark_gone(node)
             self.leadership.mark_gone(node)
@@ -94,36 +94,39 @@ class Election:
             self._redial_at = self._now + self._interval_s / 4
 
     def heeds(self, node: str) -> bool:
-        """Is it the leader, or somebody that this agent leads?"""
+        """Return whether `node` is the leader that this agent follows. If it follows none, any node will do."""
         return self._following in (None, node)
 
     def judge_by_leases(self) -> None:
-        """The store has leases: silence alone proves nothing."""
+        """Judge silence by leases from now on: the store has them, so silence alone proves nothing."""
         self._liveness.leased = True
 
     def lease_expired(self, node: str, lease_number: int) -> None:
-        """That lease of `node` has expired: under it the node is dead, or its workers have stopped."""
+        """Note that a lease of `node` has expired: the node is dead, or its workers have stopped."""
         if node != self._node:
             self._liveness.expire(node, lease_number)
             if self._liveness.gone(node):
                 self.leadership.mark_gone(node)
 
     def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
-        """What the store says of the leader's beats."""
+        """Take in the leader's count of beats, as the store has it now."""
         if self._leader_beat is not None and count == self._leader_beat[0]:
             self._leader_beat = (count, self._leader_beat[1], self._now)
             return
         self._leader_beat = (count, self._now, self._now)
         if record is not None and self.leader(record, own) is None:
-            # Somebody leads, whom this agent took for dead: try to reach the members once more.
+            # A member that this agent took for dead leads: try to reach the members once more.
             self._liveness.forgive_silence()
 
     # --- who leads
 
     def leader(self, record: Round | None, own: Report) -> Member | None:
-        """The first member that lives, has not withdrawn and can be in the next world: its agent will host the store of
-        that one, and nobody would miss it if it were no member. Members that leave come after them, members that have
-        finished last."""
+        """Return the leader; None without a record, after the end of the job, or if no member can lead.
+
+        It is the first member that lives, as far as this agent knows, has not withdrawn and can be in the next world:
+        its agent will host the store of that world, and nobody would notice the loss of one that is not a member.
+        Members that are leaving come after these, and those that have finished last.
+        """
         if record is None or record.phase is Phase.CLOSED:
             return None
         leaving = finished = None
@@ -152,14 +155,14 @@ class Election:
     # --- what is done
 
     def deadlines(self) -> list[float | None]:
-        """When something must be done without any news."""
+        """Return when `advance` must be called without any news; None entries are no deadlines."""
         return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
 
     def advance(self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True) -> list[Effect]:
-        """Do what follows from what was seen.
+        """Return the effects of what was seen: report, follow or lead, take over, beat.
 
-        `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead, so that no
-        record names a dead member whose death was told before.
+        `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead; else a record
+        could name a member whose death is known already.
         """
         effects = self.tell(own)
         leader = self.leader(record, own)
@@ -175,23 +178,23 @@ class Election:
         return effects + self._beat(reads=record is not None and seeks)
 
     def leaders_report(self, record: Round | None, own: Report) -> Report | None:
-        """What the leader has said last, if this agent follows one whom it hears, or is it."""
+        """Return the last report of the leader, `own` if this agent leads, or None if it hears no leader."""
         leader = self.leader(record, own)
         if leader is None or leader.node == own.member.node:
             return own if leader is not None else None
         return self.leadership.reports.get(leader.node) if self._link_up else None
 
     def propose(self, round_: Round) -> list[Effect]:
-        """Propose this round to the store."""
+        """Return the effect that proposes `round_`, or none if the same proposal may still be on its way."""
         return self.leadership.propose(round_, self._now)
 
     def take_leave(self, own: Report) -> list[Effect]:
-        """The last words."""
+        """Return the last effects of this agent: its last report, and the end of its link to the leader."""
         effects = self.tell(own)
         return [*effects, do.HangUp(self._following)] if self._following is not None else effects
 
     def tell(self, own: Report) -> list[Effect]:
-        """Say to the leader, or to the followers, what has changed since the last time."""
+        """Return the effects that send `own` to the leader and the followers, if it is news to them."""
         if own is self._said:
             return []
         before, self._said = self._said, own
@@ -217,13 +220,13 @@ class Election:
         return []
 
     def _take_over(self, record: Round, leader: Member | None, own: Report) -> list[Effect]:
-        # A newcomer need not try one dead member after the other.
+        # A newcomer need not try one dead member after another.
         stranger = record.member(*own.member.life) is None and not self._link_up
         if not (leader is None or stranger) or not self._abandoned(record, own):
             return []
         statuses = {m.node: self._status_of(m, own) for m in record.members}
         if record.finishing or MemberStatus.DONE in statuses.values():
-            # "Finished work is never run again": what others have begun to finish is over when they are gone.
+            # "Finished work is never run again": if the nodes that had begun to finish are gone, the job is over.
             return self.propose(transitions.close(record, ""))
         silent = sorted(
             node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
@@ -231,11 +234,11 @@ class Election:
         return self.propose(transitions.take_over(record, own.member, tuple(silent)))
 
     def _abandoned(self, record: Round, own: Report) -> bool:
-        """Is it certain that nobody who is in the record can lead?
+        """Return whether it is certain that no member of the record can lead.
 
-        A newcomer that cannot reach the members may have a fault of its own, so its links prove nothing to it
-        unless they stood before. Then their leases must have expired; in a store without leases the leader's beat there
-        must have stopped, for as long as answers came.
+        A newcomer that cannot reach the members may itself be at fault, so its links prove nothing unless they were up
+        before. Otherwise the leases of the members must have expired; in a store without leases the leader's count must
+        have stood still for twice the tolerance, as far as the store answered.
         """
         certain = (MemberStatus.WITHDRAWN, MemberStatus.DONE)
         if all(self._liveness.gone(m.node) or self._status_of(m, own) in certain for m in record.members):
@@ -249,7 +252,7 @@ class Election:
         if self._now < self._beat_at:
             return []
         self._beat_at = self._now + self._interval_s
-        counted = not self._liveness.leased  # else the leases say who is left
+        counted = not self._liveness.leased  # with leases, those say who is left
         if self.leadership.leading:
             return [do.Say(None, Beat()), *([do.BeatAsLeader()] if counted else [])]
         if self._following is not None and self._link_up:

@@ -1,6 +1,6 @@
-"""What an agent does while it leads: it gathers the reports, asks `decisions.decide`, and proposes.
+"""What an agent does while it leads: it gathers the reports, calls `decisions.decide`, and proposes.
 
-An agent that does not lead keeps the reports that reach it, for the day it does.
+An agent that does not lead keeps the reports that reach it, in case it leads later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from softrun.agent.rendezvous.liveness import Liveness
 
 
 class Leader:
-    """The reports that an agent has heard, and what it makes of them while it leads."""
+    """The reports that an agent has heard, and what it does with them while it leads.
+
+    Times are the engine's, in seconds; `retry_s` is how long a proposal may be on its way before it is made again.
+    """
 
     def __init__(self, node: str, liveness: Liveness, timeouts: LeaderTimeouts, retry_s: float) -> None:
         self._node = node
@@ -25,40 +28,41 @@ class Leader:
         self._timeouts = timeouts
         self._retry_s = retry_s
         self.reports: dict[str, Report] = {}
-        """The newest of every node heard, in the order in which the nodes (in their present lives) came."""
+        """The newest report of each node heard, in the order in which the nodes came in their present lives."""
         self.leading = False
         self.again_at: float | None = None
-        """When `lead` must be asked again without any news."""
+        """When `lead` must be called again without any news; None: with the next news."""
         self.spare_store: Address | None = None
-        """A worker store that no world uses yet."""
-        # What the workers are to wait for, and the version of a record where that has come to nothing. Who does not
-        # know yet that a record is over must not go on in its world.
+        """A worker store of this agent that no world uses yet, if there is one."""
+        # What the workers are to wait for, and the version of the record whose barrier has come to nothing. It is a
+        # version because a node that does not know yet that a record is over must not go on in its world.
         self.barrier_request, self.release_version = NO_REQUEST, 0
         self.expels_leavers = False
-        self._placed: tuple[Member, ...] = ()  # who was in the last record
-        self._evicted: set[tuple[str, int]] = set()  # and was taken for dead in this one
+        self._placed: tuple[Member, ...] = ()  # the members of the last record
+        self._evicted: set[tuple[str, int]] = set()  # those of them that were taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
         self._timers = LeaderTimers()
         self._convergence = Convergence()
         self._proposed: tuple[Round, float] | None = None
         self._decision = Decision("")
-        self._news = True  # since that decision: it may not stand any more
+        self._news = True  # since that decision, so it may not stand any more
         self._out_of_touch: set[str] = set()
-        self._returned: set[str] = set()  # they were silent, so they may have counted as dead
-        self._missed = False  # one of the reports was of a missed world
-        self._asks = self._never_came = False  # there is a worker that asks for its world; that exited before it did
+        self._returned: set[str] = set()  # they had been silent, so they may have counted as dead
+        self._missed = False  # a report has named a missed world
+        self._asks = self._never_came = False  # a worker asks for its worlds; a worker exited and never did
 
     def hear(self, report: Report) -> bool:
-        """Keep a report. Returns whether it is the first of this incarnation."""
+        """Keep a report. Returns whether it is the first of this node's life."""
         node = report.member.node
         if report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
-            # It is about to learn of it and to come back in another life. It has not learnt if it says so once more.
+            # The node is about to learn that it was evicted, and to come back in another life. If it reports in this
+            # life once more, it has not learned it.
             self._evicted.remove(report.member.life)
             return False
         before = self.reports.get(node)
         if before is not None and before.sequence > report.sequence:
-            return False  # it was overtaken on another link
+            return False  # a newer report overtook it on another link
         fresh = before is None or before.member.life != report.member.life
         if fresh:
             self.reports.pop(node, None)
@@ -75,23 +79,23 @@ class Leader:
         return fresh
 
     def heard_again(self, node: str) -> None:
-        """It had been silent for long: whatever it says next is news."""
+        """Note that `node` spoke after it had been silent for the tolerance: its next report is news in any case."""
         if node in self.reports:
             self._returned.add(node)
 
     def lose_touch(self, node: str) -> None:
-        """A link with it is gone: it may live, and tell others what becomes of it."""
+        """Note that a link with `node` is gone: it may live, and report to another agent."""
         self._out_of_touch.add(node)
 
     def mark_gone(self, node: str) -> None:
-        """It is gone, or may be. What a finished node has said stays true."""
+        """Drop the report of a node that is gone, or may be. What a finished node has reported stays true."""
         report = self.reports.get(node)
         if report is not None and report.intent is not NodeIntent.FINISHED:
             del self.reports[node]
         self._news = True
 
     def adopt(self, round_: Round) -> list[Effect]:
-        """The record has changed."""
+        """Take in the new record. Returns the effects that close worker stores that no world needs."""
         effects: list[Effect] = []
         proposed = self._proposed[0] if self._proposed is not None else None
         self._timers = LeaderTimers()
@@ -107,7 +111,7 @@ class Leader:
         for member in round_.members:
             report = self.reports.get(member.node)
             if report is not None and ranks.outdated(report.member, member):
-                del self.reports[member.node]  # the record knows better
+                del self.reports[member.node]  # the record knows a later life
         if self._used_store is not None and (
             round_.phase is not Phase.SEALED or round_.worker_store != self._used_store
         ):
@@ -121,18 +125,18 @@ class Leader:
             and proposed.version < round_.version
             and proposed.worker_store == self.spare_store
         ):
-            # Nobody can tell whether a world that was over at once has used it.
+            # A world that was over at once may have used it; nobody can tell.
             effects.append(do.CloseWorkerStore(self.spare_store.port))
             self.spare_store = None
         return effects
 
     def lead(self, round_: Round, now: float) -> list[Effect]:
-        """Do what a leader of `round_` must do now."""
+        """Do what the leader of `round_` must do now. Returns the effects."""
         if not self.leading:
             self.leading = True
             self._news = True
             self._timers = LeaderTimers()
-            for node in self._out_of_touch:  # their last word may not have been for this agent
+            for node in self._out_of_touch:  # their last report may have gone to another agent
                 self.mark_gone(node)
         asked = self.again_at is not None and now >= self.again_at
         if not (self._news or asked or self._liveness.due(now)):
@@ -146,7 +150,7 @@ class Leader:
         for member in round_.members:
             if member.node != self._node:
                 self._liveness.watch(member.node, now)
-        # Members owe this agent a sign of life; of newcomers one must have come by itself, or they may be long gone.
+        # Members must show this agent that they live. Nobody watches newcomers, so a silent one may be long gone.
         dead = {m.node for m in round_.members if self._liveness.dead(m.node, now)}
         dead |= {node for node in self.reports if node not in dead and self._liveness.silent(node, now)} - {
             m.node for m in round_.members
@@ -159,7 +163,7 @@ class Leader:
         self.expels_leavers = decision.expels_leavers
         if decision.asks_barrier:
             self.barrier_request, self.release_version = (round_.version, self._timers.attempts), 0
-        elif self._proposed is None and not decision.unheard:  # else it may still be sealed as it was agreed
+        elif self._proposed is None and not decision.unheard:  # else the world may still be sealed as agreed
             self._timers.barrier_since = None
             if any(
                 r.barrier_answer is not None and r.barrier_answer.request[0] == round_.version
@@ -176,27 +180,30 @@ class Leader:
         return effects
 
     def _by_a_member(self, round_: Round, proposal: Round) -> Round:
-        """A node that seals a world hosts its store, so it is a member. Nodes that go on without it seal their own."""
+        """Return `proposal`, or a meeting of its members if this agent is not one of them: they seal their world then.
+
+        The agent that seals a world hosts its store, so it must be a member.
+        """
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
         meeting = transitions.fall_short(round_, list(proposal.members), proposal.lost)
-        return replace(meeting, stepless=proposal.stepless)  # else such worlds would be counted by nobody
+        return replace(meeting, stepless=proposal.stepless)  # else nobody would count such worlds
 
     def proposed(self, round_: Round) -> bool:
-        """Is this record this leader's own work? Then it vouches for nobody beyond what was known when it was made."""
+        """Return whether this agent made this record itself. Then the record is no news of who is alive."""
         return self._proposed is not None and self._proposed[0] == round_
 
     def worked_in(self, number: int) -> None:
-        """A step was completed in this world."""
+        """Note that a step was completed in world `number`."""
         self._news = self._convergence.worked_in(number) or self._news
 
     def stand_down(self) -> None:
-        """This agent does not lead any more, or must not for now."""
+        """Stop leading: another agent leads, or this one must not for now."""
         self.leading = self.expels_leavers = False
         self.again_at = None
 
     def propose(self, round_: Round, now: float) -> list[Effect]:
-        """Propose, unless just that was proposed a moment ago and may still be on its way."""
+        """Return the effect that proposes `round_`, or none if the same proposal may still be on its way."""
         if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
             return []
         self._proposed = (round_, now)
@@ -210,6 +217,6 @@ class Leader:
         return [do.OpenWorkerStore()]
 
     def lend(self, store: Address) -> None:
-        """The spare store that was asked for is open."""
+        """Take the worker store that OpenWorkerStore asked for as the spare one."""
         self.spare_store, self._store_asked = store, False
         self._news = True

@@ -1,14 +1,14 @@
-"""Who is dead, judged by the reader's own monotonic clock alone.
+"""Who is dead, judged only by the reader's own monotonic clock.
 
-A peer is dead when its process is certainly gone (the kernel closed its link and its port refuses a new one), or when
-it was to be heard and was not for longer than the tolerance. Only nodes that have reason to speak are watched: a leader
-watches all members, a follower watches its leader. Silence of anybody else means nothing.
+A peer is dead if its process is certainly gone (the kernel closed its link and its port refuses a new one), or if it
+was watched and not heard within the tolerance. Only peers that have reason to speak are watched: a leader watches all
+members, a follower watches its leader. The silence of any other node means nothing.
 
-If the store has leases, silence proves nothing. An expired lease does, since its owner has stopped its workers by
-then. It stays a proof until the owner speaks under another lease, a later one of the same owner.
+If the store has leases, silence proves nothing. An expired lease does, because its owner has stopped its workers by
+then. It remains a proof until the owner speaks under a later lease.
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
-a fresh tolerance to everyone who was not dead before.
+a new tolerance to every peer that was not dead before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import inf
 
 
 class Liveness:
-    """When each node was heard last. Times are the engine's, in seconds."""
+    """When each node was last heard, and who is dead by that. Times are the engine's, in seconds."""
 
     def __init__(self, interval_s: float, tolerance_s: float, now: float) -> None:
         self.interval_s = interval_s
@@ -28,12 +28,12 @@ class Liveness:
         self._gone: set[str] = set()
         self.leased = False
         self._lease_numbers: dict[str, int] = {}
-        self._expired: dict[str, int] = {}  # the last lease_number of each node that has expired
-        self._bound = -inf  # nobody becomes overdue before; may be too early, never too late
+        self._expired: dict[str, int] = {}  # the last expired lease_number of each node
+        self._bound = -inf  # nobody becomes overdue before this; may be too early, never too late
 
     def look(self, now: float) -> bool:
-        """Call before anything else at every observation. Was this agent itself away since the last?"""
-        # The engine looks at least once an interval, so a longer gap is this agent's own.
+        """Call first at every observation. Returns whether this agent itself was away since the last call."""
+        # The engine looks at least once per interval, so a longer gap is this agent's own absence.
         away = now - self._last_look > 2 * self.interval_s
         if away:
             for node in self._watched_since:
@@ -43,57 +43,60 @@ class Liveness:
         return away
 
     def watch(self, node: str, now: float) -> None:
-        """From now on `node` must be heard within the tolerance."""
+        """Expect to hear `node` within the tolerance, from now on."""
         if node not in self._watched_since:
             self._watched_since[node] = now
             self._bound = min(self._bound, now + self.tolerance_s)
 
     def stop_watching(self, now: float) -> None:
-        """Nobody has reason to speak to this agent any more. Who is dead by now stays so."""
+        """Watch nobody any more: no peer has reason to speak to this agent. Peers that are dead by now stay dead."""
         self._watched_since = {node: at for node, at in self._watched_since.items() if self._overdue(node, now)}
 
     def forgive_silence(self) -> None:
-        """Somebody has made a new round: its members were alive for them, and nobody is overdue any more."""
+        """Watch nobody any more, and take no peer for overdue.
+
+        Another agent leads, or has made a new round, and for it the members were alive.
+        """
         self._watched_since.clear()
 
     def heard(self, node: str, now: float) -> None:
-        """`node` has said something."""
+        """Note that `node` was heard at `now`."""
         self._heard_at[node] = now
         self._gone.discard(node)
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
 
     def mark_gone(self, node: str) -> None:
-        """The process of `node` is certainly gone."""
+        """Note that the process of `node` is certainly gone, until it is heard again."""
         self._gone.add(node)
 
     def holds(self, node: str, lease_number: int) -> None:
-        """`node` has said, or others have agreed, that this is its lease."""
+        """Note the lease that `node` has, as it says itself or as the record says."""
         self._lease_numbers[node] = max(lease_number, self._lease_numbers.get(node, 0))
 
     def expire(self, node: str, lease_number: int) -> None:
-        """That lease of `node` has expired."""
+        """Note that this lease of `node` has expired."""
         self._expired[node] = max(lease_number, self._expired.get(node, 0))
 
     def gone(self, node: str) -> bool:
-        """Whether its process or its lease is certainly gone."""
+        """Return whether the process of `node` has certainly ended, or its newest known lease has expired."""
         return node in self._gone or (node in self._expired and self._expired[node] >= self._lease_numbers.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:
-        """Whether it is gone, or was silent for longer than the tolerance while it was watched."""
+        """Return whether `node` is gone, or was watched and silent for the tolerance."""
         return self.gone(node) or self._overdue(node, now)
 
     def silent(self, node: str, now: float) -> bool:
-        """Was nothing heard of it within the tolerance, whether it had reason to speak or not?"""
+        """Return whether `node` is gone or was not heard within the tolerance, even if it had no reason to speak."""
         return self.gone(node) or node not in self._heard_at or now - self._heard_at[node] >= self.tolerance_s
 
     def due(self, now: float) -> bool:
-        """May somebody have become overdue since `deadline` was asked?"""
+        """Return whether a peer may have become overdue since the last call of `deadline`."""
         return now >= self._bound
 
     def deadline(self) -> float | None:
-        """No later than when the next peer that is watched will have been silent for too long."""
-        # Peers are only ever heard later, so a bound that lies ahead stays good: nothing is searched at each beat.
+        """Return a time no later than when the next watched peer becomes overdue; None if none can."""
+        # Hearing a peer only moves its time back, so a bound that lies ahead stays good, and no beat needs a search.
         if self._bound <= self._last_look:
             due = (self._due_at(node) for node in self._watched_since if node not in self._gone)
             self._bound = min((at for at in due if at > self._last_look), default=inf)

@@ -1,8 +1,8 @@
-"""Who is which: from a round to the places of its workers.
+"""Who has which rank: from a round to the places of its workers.
 
-Ranks are dense and follow the order of `Round.members`. Nodes get the place they ask for (`Member.preferred_rank`,
-the user's --node_rank); those that want the same keep their order, survivors before newcomers. If anybody survives,
-rank 0 is a survivor, whatever anybody wants, so it can be the source of state.
+Ranks are dense and follow the order of `Round.members`. Nodes are sorted by the rank that they want
+(`Member.preferred_rank`, the user's --node_rank); those that want the same one keep their order, survivors before
+newcomers. If any node survives, rank 0 is a survivor, whatever the nodes want, so it can be the source of state.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from softrun.agent.protocol.model import Address, Member, Round, Worker
 from softrun.runtime.events import WorkerInfo, WorldChangeEvent
 
 WorkerLife = tuple[str, int, int, int]
-"""node, its incarnation, local rank, the worker's incarnation."""
+"""A node, its incarnation, a local rank, and the worker's incarnation."""
 
 
 def worker_lives(round_: Round) -> list[WorkerLife]:
-    """All workers of the world in rank order."""
+    """Return all workers of the world in rank order."""
     return [(*m.life, w.local_rank, w.incarnation) for m in round_.members for w in m.workers]
 
 
 def places(round_: Round, life: tuple[str, int], named_store: Address | None = None) -> dict[Worker, WorkerInfo]:
-    """The place of each worker of one member of a sealed round; `named_store` is what the user has said of where the
-    first world meets."""
+    """Return the place of each worker of one member of a sealed round.
+
+    `life` is the member's. `named_store` is what the user has named of the address at which the
+    first world meets: a host, a port or both.
+    """
     store = _meeting_place(round_, named_store)
     nodes = round_.members
     group_rank = next((i for i, m in enumerate(nodes) if m.node == life[0] and m.incarnation == life[1]), None)
@@ -63,7 +66,7 @@ def _meeting_place(round_: Round, named: Address | None) -> Address:
 
 
 def change(before: Round, after: Round) -> WorldChangeEvent | None:
-    """What peers are told: SCALE_DOWN where somebody was lost, else SCALE_UP where somebody came, else None."""
+    """Return what peers are told: SCALE_DOWN if a worker was lost, else SCALE_UP if one joined, else None."""
     lost, came = _compare(before.members, after.members)
     if lost:
         return WorldChangeEvent.SCALE_DOWN
@@ -71,17 +74,17 @@ def change(before: Round, after: Round) -> WorldChangeEvent | None:
 
 
 def shrunk(before: Round, after: Round) -> bool:
-    """Is a worker of that round gone?"""
+    """Return whether a worker of `before` is not in `after`."""
     return _compare(before.members, after.members)[0]
 
 
 def grown(before: Round, members: list[Member]) -> bool:
-    """Is there a worker that is not part of that round?"""
+    """Return whether `members` have a worker that is not in `before`."""
     return _compare(before.members, members)[1]
 
 
 def _compare(before: Sequence[Member], after: Sequence[Member]) -> tuple[bool, bool]:
-    """Is a worker gone, and has one come? Node by node, since most of them have the same workers as before."""
+    """Return whether a worker is gone, and whether one joined: node by node, since most have the same workers."""
     gone = {m.node: m for m in before}
     lost = came = False
     for member in after:
@@ -96,7 +99,7 @@ def _compare(before: Sequence[Member], after: Sequence[Member]) -> tuple[bool, b
 
 
 def outdated(reported: Member, placed: Member) -> bool:
-    """Does the record know of a later life of this node, or of one of its workers, than a report does?"""
+    """Return whether the record knows a later incarnation of this node, or of one of its workers, than the report."""
     lives = {w.local_rank: w.incarnation for w in reported.workers}
     return reported.incarnation < placed.incarnation or (
         reported.incarnation == placed.incarnation
@@ -105,7 +108,10 @@ def outdated(reported: Member, placed: Member) -> bool:
 
 
 def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
-    """A member that stays: its survivors first in their old rank order, then the workers that are new."""
+    """Return a member that stays: its survivors in their old rank order, then its new workers.
+
+    Workers whose local rank is in `done` are left out.
+    """
     if placed.workers == reported.workers and not done:
         return reported
     living = [w for w in reported.workers if w.local_rank not in done]
@@ -114,13 +120,13 @@ def merge(placed: Member, reported: Member, done: tuple[int, ...]) -> Member:
 
 
 def with_member(round_: Round, member: Member) -> Round:
-    """The round as it would be if this member were in it, as it stands now."""
+    """Return the round as it would be with this member in it, as the member is now."""
     others = [m for m in round_.members if m.node != member.node]
     return replace(round_, members=order(round_, [*others, member]))
 
 
 def order(before: Round, members: list[Member]) -> tuple[Member, ...]:
-    """Members of the next world in rank order; a survivor is one with a surviving worker."""
+    """Return the members of the next world in rank order. A survivor is a member with a surviving worker."""
     old = {m.life: m.workers for m in before.members}
 
     def survives(member: Member) -> bool:
