@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STEP_LOG = "SOFTRUN_STEP_LOG"
 PORTS = range(12_000, 32_000)
 POLL_S = 0.05  # what happens meanwhile has its own times, and looking costs those who are looked at
+PATIENCE_S = 180.0  # for whatever ends by itself, however busy the machine is: only a failure takes as long
 _T = TypeVar("_T")
 
 
@@ -81,7 +82,7 @@ class Node:
         send(self.process.pid, signum)
         return at
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         return self.process.wait(timeout_s)
 
 
@@ -150,7 +151,7 @@ class LocalCluster:
         living = {pid for node in self.nodes for pid in node.family() if alive(pid)}
         return [pid for pid in all_pids() if pid not in living and marked(pid, str(self.steps_directory))]
 
-    def wait_for(self, what: str, condition: Callable[[], _T | None], timeout_s: float = 60.0) -> _T:
+    def wait_for(self, what: str, condition: Callable[[], _T | None], timeout_s: float = PATIENCE_S) -> _T:
         """Ask `condition` until it answers; its answer. Raises TimeoutError, with the ends of all logs."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -163,7 +164,9 @@ class LocalCluster:
                 raise TimeoutError(f"not within {timeout_s:g} s: {what}\n{logs}")
             time.sleep(POLL_S)
 
-    def wait_for_steps(self, workers: int, after: float = 0.0, each: int = 3, timeout_s: float = 60.0) -> list[Step]:
+    def wait_for_steps(
+        self, workers: int, after: float = 0.0, each: int = 3, timeout_s: float = PATIENCE_S
+    ) -> list[Step]:
         """Until `workers` processes have each logged `each` steps in one world of just that size after `after`."""
 
         def ready() -> list[Step] | None:

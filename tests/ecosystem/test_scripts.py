@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster
+from local_cluster import PATIENCE_S, LocalCluster
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MODULES = {"torchrun": "torch.distributed.run", "softrun": "softrun"}
-TIMEOUT_S = 120.0
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
         def run(launcher: str, script: Path, *args: str, flags: tuple[str, ...] = ()) -> str:
             flags = ("--standalone", "--nproc_per_node=2", *flags)
             node = cluster.start(launcher, [sys.executable, "-m", MODULES[launcher], *flags, str(script), *args])
-            code = node.wait(TIMEOUT_S)
+            code = node.wait(PATIENCE_S)
             assert code == 0, node.output()
             assert not cluster.orphans()
             return node.output()

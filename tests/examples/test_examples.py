@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster
+from local_cluster import PATIENCE_S, LocalCluster
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +34,6 @@ FURTHER = {
     "launch_from_program.py": ["--endpoint", "localhost:0"],  # a free port
 }
 MOST_LINES = 80
-TIMEOUT_S = 120.0
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None
             words[words.index(flag) + 1] = value
     words += FURTHER.get(example, [])
     node = cluster.start("node", [sys.executable, *words[1:]])
-    assert node.wait(TIMEOUT_S) == 0, node.output()
+    assert node.wait(PATIENCE_S) == 0, node.output()
     assert len(re.findall(proof, node.output())) == (1 if example == "train_digits.py" else 2), node.output()
     # Python's own resource tracker ends a moment after the program that has spawned functions.
     cluster.wait_for("nothing is left", lambda: not cluster.orphans(), 10)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launchers import SIDES
 
-from local_cluster import free_port
+from local_cluster import PATIENCE_S, free_port
 
 IMPORTS = {
     "torchrun": """
@@ -21,7 +21,6 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezvous_handler, launch_agent
 """,
 }
-TIMEOUT_S = 90
 
 
 def run_program(text: str, directory: Path) -> dict[str, str]:
@@ -38,4 +37,4 @@ def run_program(text: str, directory: Path) -> dict[str, str]:
 
 def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
-    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, env=env)

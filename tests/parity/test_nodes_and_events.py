@@ -16,7 +16,7 @@ import pytest
 from launchers import SIDES, Launchers, normal
 from programs import run_program, run_python
 
-from local_cluster import free_port
+from local_cluster import PATIENCE_S, free_port
 
 pytestmark = pytest.mark.processes
 
@@ -251,7 +251,9 @@ def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
 def test_the_console_scripts(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WORLD)
     program = str(Path(sys.executable).parent / command[0])
-    done = subprocess.run([program, *command[1:], "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [program, *command[1:], "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""

@@ -28,11 +28,11 @@ def old_and_new_do_not_meet(cluster: LocalCluster, start: Start, flags: str, bac
     old, frozen = steps[-1].round, workers_of(b, steps)
     assert len(frozen) == 2
     at = b.signal(signal.SIGSTOP)
-    cluster.wait_for_steps(1, after=at, each=50, timeout_s=30)
+    cluster.wait_for_steps(1, after=at, each=50)
     began = min(s.mono for s in cluster.steps() if s.round > old)
     assert not [s for s in cluster.steps() if s.pid in frozen and s.mono > began], "beside the new world"
     at = b.signal(signal.SIGCONT)
-    grown = cluster.wait_for_steps(3, after=at, timeout_s=30)
+    grown = cluster.wait_for_steps(3, after=at)
     assert frozen <= {s.pid for s in grown if s.round == grown[-1].round}, "in their processes"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, Node, free_port
+from local_cluster import PATIENCE_S, LocalCluster, Node, free_port
 from softrun.agent import cli
 
 pytestmark = pytest.mark.processes
@@ -25,7 +25,7 @@ def launch(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "softrun", *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **env},
     )
 
@@ -187,7 +187,7 @@ def test_two_jobs_with_one_id(cluster: LocalCluster, start: Callable[..., Node])
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2")
     cluster.wait_for_steps(2)
     second = start("b", "count.py", "100000", "0.01", nnodes="1:3")
-    assert second.wait(20) == 1
+    assert second.wait() == 1
     line = second.output().splitlines()[-1]
     assert "runs with --nnodes 1:2" in line
     assert "another --rdzv_id" in line
@@ -200,12 +200,12 @@ def test_a_job_that_is_over(cluster: LocalCluster, start: Callable[..., Node]) -
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2", job="one")
     cluster.wait_for_steps(2)
     short = start("b", "count.py", "10", "0.01", nnodes="1", job="two")
-    assert short.wait(20) == 0, "another job may use the same store"
+    assert short.wait() == 0, "another job may use the same store"
     late = start("c", "count.py", "10", "0.01", nnodes="1", job="two")
-    assert late.wait(20) == 1
+    assert late.wait() == 1
     assert "this job is over already: choose another --rdzv_id" in late.output().splitlines()[-1]
     first.signal(signal.SIGTERM)
-    assert first.wait(20) == 1
+    assert first.wait() == 1
 
 
 @pytest.mark.slow
@@ -223,5 +223,5 @@ def test_ctrl_c_during_the_imports_ends_it_without_a_word() -> None:
         assert time.monotonic() < end
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (-signal.SIGINT, b"")

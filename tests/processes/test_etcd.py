@@ -65,7 +65,7 @@ def the_rest_goes_on(cluster: LocalCluster, killed: Node) -> float:
     """Seconds until the survivors of its death step again."""
     survivors = newest(cluster.steps()) - set(killed.family())
     at = killed.kill()
-    return cluster.wait_for("recovery", lambda: recovery(cluster.steps(), at, survivors), 20)
+    return cluster.wait_for("recovery", lambda: recovery(cluster.steps(), at, survivors))
 
 
 def test_any_node_may_die_the_first_one_too(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
@@ -83,7 +83,7 @@ def test_a_job_that_ends_leaves_only_what_expires(cluster: LocalCluster, start: 
     started = [
         start(name, "reduce.py", "20", "0.001", nproc=1, nnodes="2", backend=("etcd3", own.endpoint)) for name in "ab"
     ]
-    assert [node.wait(60) for node in started] == [0, 0]
+    assert [node.wait() for node in started] == [0, 0]
     keys = own.ctl("get", "softrun/", "--prefix", "--keys-only").split()
     assert {*keys} == {"softrun/test/record"}, "the leases of the agents are revoked"
     fields = own.ctl("get", "softrun/test/", "--prefix", "-w", "fields")
@@ -133,11 +133,11 @@ def test_a_worker_that_does_not_leave_is_ended_before_the_lease(
     cluster: LocalCluster, start: Start, own: LocalEtcd
 ) -> None:
     node = start("a", "stubborn.py", nproc=1, nnodes="1", backend=("etcd3", own.endpoint), flags=(SHORT,))
-    cluster.wait_for("it works", lambda: "at work" in node.output(), 30)
+    cluster.wait_for("it works", lambda: "at work" in node.output())
     own.kill(0)
     cluster.wait_for("it is ended", lambda: "did not leave its world in time" in node.output(), 15)
     own.start_again(0)
-    cluster.wait_for("it begins anew", lambda: node.output().count("at work") == 2, 30)
+    cluster.wait_for("it begins anew", lambda: node.output().count("at work") == 2)
     assert node.process.poll() is None
 
 
@@ -174,9 +174,9 @@ def test_a_node_that_was_stopped_for_longer_than_its_lease(cluster: LocalCluster
     steps = cluster.steps()
     frozen = {s.pid for s in steps} & set(b.family())
     at = b.signal_family(signal.SIGSTOP)
-    assert newest(cluster.wait_for_steps(2, after=at, timeout_s=20)) == newest(steps) - frozen
+    assert newest(cluster.wait_for_steps(2, after=at)) == newest(steps) - frozen
     at = b.signal_family(signal.SIGCONT)
-    grown = cluster.wait_for_steps(3, after=at, timeout_s=20)
+    grown = cluster.wait_for_steps(3, after=at)
     assert newest(grown) == newest(steps), "its workers were paused, not ended"
     assert "it joins again" in b.output()
 
@@ -197,16 +197,16 @@ def test_the_script_starts_one_and_ends_it(cluster: LocalCluster) -> None:
     script = Path(__file__).parents[2] / "scripts" / "local_etcd.py"
     node = cluster.start("etcd", [sys.executable, str(script), f"--port={port}"])
     said = f"--rdzv_backend etcd3 --rdzv_endpoint 127.0.0.1:{port}\n"
-    cluster.wait_for("it says how to use it", lambda: said in node.output(), 30)
+    cluster.wait_for("it says how to use it", lambda: said in node.output())
     assert listens(port)
     node.signal(signal.SIGTERM)
-    assert node.wait(10) == 128 + signal.SIGTERM
+    assert node.wait() == 128 + signal.SIGTERM
     assert not listens(port)
 
 
 @pytest.mark.slow
 def test_an_etcd_that_is_not_there_ends_in_one_line(cluster: LocalCluster, start: Start) -> None:
     node = start("a", "count.py", "1", "0", backend=("etcd3", "127.0.0.1:1"), flags=("--rdzv_conf=read_timeout=1",))
-    assert node.wait(30) == 1
+    assert node.wait() == 1
     [line] = node.output().splitlines()
     assert "no etcd answers at 127.0.0.1:1" in line

@@ -138,7 +138,7 @@ def test_one_host_is_cut_off_and_healed(
     lost = workers[victim]
     rest = set().union(*workers) - lost
     at = network.cut(nodes[victim].name)
-    after = cluster.wait_for_steps(2, after=at, timeout_s=30)
+    after = cluster.wait_for_steps(2, after=at)
     assert {s.pid for s in after if s.world_size == 2} == rest, "one world goes on"
     place_taken = min(s.mono for s in after if s.world_size == 2)
     stopped = max(s.mono for s in cluster.steps() if s.pid in lost)
@@ -146,7 +146,7 @@ def test_one_host_is_cut_off_and_healed(
     assert "its workers stop" in nodes[victim].output()
 
     at = network.heal(nodes[victim].name)
-    grown = cluster.wait_for_steps(3, after=at, timeout_s=30)
+    grown = cluster.wait_for_steps(3, after=at)
     assert {s.pid for s in grown if s.world_size == 3} == rest | lost, "and comes back with the processes that it had"
     assert not [s for s in cluster.steps() if s.pid in lost and place_taken < s.mono < at], "it did nothing meanwhile"
 
@@ -158,10 +158,10 @@ def test_collectives_over_the_network_recover(
     nodes = hosts("reduce.py")
     workers = by_node(nodes, cluster.steps())
     at = network.cut("b")
-    after = cluster.wait_for_steps(2, after=at, timeout_s=30)
+    after = cluster.wait_for_steps(2, after=at)
     assert {s.pid for s in after if s.world_size == 2} == workers[0] | workers[2]
     at = network.heal("b")
-    grown = cluster.wait_for_steps(3, after=at, timeout_s=30)
+    grown = cluster.wait_for_steps(3, after=at)
     assert {s.pid for s in grown if s.world_size == 3} == set().union(*workers)
 
 
@@ -175,7 +175,7 @@ def test_a_host_that_is_cut_off_from_c10d_does_nothing_beside_the_others(
     nodes = start_nodes(cluster, network, addresses, "count.py", backend)
     stays, lost = by_node(nodes, cluster.steps())
     at = network.cut("b")
-    after = cluster.wait_for_steps(1, after=at, each=50, timeout_s=30)
+    after = cluster.wait_for_steps(1, after=at, each=50)
     began = min(s.mono for s in after)
     assert {s.pid for s in after} == stays
     assert not [s for s in cluster.steps() if s.pid in lost and s.mono > began]

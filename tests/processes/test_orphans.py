@@ -80,7 +80,7 @@ def test_nobody_outlives_the_agent(begin: Begin, start: str) -> None:
         guards = family.guards()
         for pid in [guards[kind][0] for kind in killed if guards[kind]]:
             os.kill(pid, signal.SIGKILL)
-        family.node.wait(10)
+        family.node.wait()
         pids = family.pids()
         assert len(pids) == 5
         assert all(has_ended(pid) for pid in [*pids, *guards["orphan reaper"], *guards["fork server"]]), (killed, pids)
@@ -96,7 +96,7 @@ def test_no_worker_outlives_all_that_watch_it(begin: Begin, start: str) -> None:
     assert len(guards["orphan reaper"]) == 2
     for pid in [*guards["orphan reaper"], *guards["fork server"], *guards["agent"]]:
         os.kill(pid, signal.SIGKILL)
-    family.node.wait(10)
+    family.node.wait()
     left = [pid for pid in family.pids("worker", "member") if not has_ended(pid)]
     assert not left
 
@@ -106,21 +106,21 @@ def test_nobody_outlives_an_ordinary_stop(begin: Begin, start: str) -> None:
     family = begin(start)
     family.wait()
     family.node.signal(signal.SIGTERM)
-    family.node.wait(20)
+    family.node.wait()
     assert all(has_ended(pid) for pid in family.pids())
 
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_nobody_outlives_a_worker_that_fails(begin: Begin, start: str) -> None:
     family = begin(start, "node", "3")
-    assert family.node.wait(30) == 1
+    assert family.node.wait() == 1
     assert len(family.pids()) == 5
     assert all(has_ended(pid) for pid in family.pids())
 
 
 def test_a_worker_that_ends_in_order_may_leave_something_to_finish(begin: Begin) -> None:
     family = begin("warm", "node", "0")
-    assert family.node.wait(30) == 0
+    assert family.node.wait() == 0
     left = family.pids("member", "daemon", "program")
     assert all(alive(pid) for pid in left)
     assert len(left) == 4

@@ -20,7 +20,7 @@ def run(cluster: LocalCluster, script: str, *flags: str, env: dict[str, str] | N
     path = cluster.directory / "script.py"
     path.write_text(script)
     node = cluster.start("node", softrun_command("--nproc_per_node=2", *flags, script=path), env)
-    return node.wait(60), node.output()
+    return node.wait(), node.output()
 
 
 def test_workers_are_forked(cluster: LocalCluster) -> None:
@@ -71,7 +71,7 @@ def test_what_cannot_be_preloaded_is_said_once(cluster: LocalCluster) -> None:
 @pytest.mark.slow
 def test_no_python_script_is_started_by_itself(cluster: LocalCluster) -> None:
     node = cluster.start("node", softrun_command("--nproc_per_node=2", "--no_python", script="echo", args=["here"]))
-    assert node.wait(60) == 0
+    assert node.wait() == 0
     assert node.output().count("here\n") == 2
     assert node.output().count("workers start cold, each with its own imports: echo is not a Python script") == 1
 
@@ -82,7 +82,7 @@ def test_what_follows_the_script_is_the_scripts(cluster: LocalCluster) -> None:
     path.write_text("import sys; print(sys.argv[1:])")
     args = ["--epochs", "5", "--no_python", "--nproc_per_node=4", "--help"]
     node = cluster.start("node", softrun_command("--nproc_per_node=2", script=path, args=args))
-    assert node.wait(60) == 0, node.output()
+    assert node.wait() == 0, node.output()
     assert node.output().splitlines() == [str(args)] * 2
 
 
@@ -103,7 +103,7 @@ def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[...
     template = template_of(node)
     os.kill(template, signal.SIGTERM)  # as where a signal goes to all processes of a job
     node.signal(signal.SIGTERM)
-    assert node.wait(30) == 1
+    assert node.wait() == 1
     assert "SignalException" in node.output()
     assert "exit code" not in node.output()
 
@@ -122,7 +122,7 @@ def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable
     assert now - before
     assert victim not in now
     node.signal(signal.SIGTERM)  # one of them has the template no longer for its parent
-    node.wait(30)
+    node.wait()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from torch.distributed.elastic import metrics
 from torch.distributed.elastic.agent.server import local_elastic_agent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from local_cluster import LocalCluster, Node
+from local_cluster import PATIENCE_S, LocalCluster, Node
 from softrun import LaunchConfig, RestartPolicy, launch_agent
 
 pytestmark = pytest.mark.processes
@@ -65,7 +65,7 @@ def test_a_timer_that_expires_ends_the_worker_and_not_the_launcher(tmp_path: Pat
         env={**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == code, done.stderr
     assert "was ended by signal 9" in done.stderr

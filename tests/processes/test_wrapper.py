@@ -44,7 +44,7 @@ class Training:
             unread.write_text(f"{len(whom)} {what}")
             unread.rename(self.faults / str(before[rank]))
         pids = set(healthy.values())
-        self.cluster.wait_for("the others' next step", lambda: recovery(self.cluster.steps(), at, pids), 30)
+        self.cluster.wait_for("the others' next step", lambda: recovery(self.cluster.steps(), at, pids))
         self.cluster.wait_for_steps(len(before), after=time.monotonic())
         now = self.newest()
         assert len(now) == len(before), "who was lost was replaced"
@@ -90,7 +90,7 @@ def test_the_loss_of_rank_0_with_its_node_does_not_end_the_job(
     lost = next(node for node in nodes if of_rank_0 in node.family())
     survivors = set(training.newest().values()) - set(lost.family())
     at = lost.kill()
-    cluster.wait_for("the others' next step", lambda: recovery(cluster.steps(), at, survivors), 30)
+    cluster.wait_for("the others' next step", lambda: recovery(cluster.steps(), at, survivors))
     cluster.wait_for_steps(2, after=time.monotonic())
     assert set(training.newest().values()) == survivors
     assert set(training.newest()) == {0, 1}

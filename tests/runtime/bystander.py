@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from fake_agent import DEADLINE_S
+from local_cluster import PATIENCE_S
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def bystander() -> Iterator[None]:
         opened: list[socket.socket] = []
         try:
             while not ended.wait(0.002) and len(opened) < 200:
-                ours = socket.create_connection(listener.getsockname(), timeout=DEADLINE_S)
+                ours = socket.create_connection(listener.getsockname(), timeout=PATIENCE_S)
                 theirs, _ = listener.accept()
                 opened += [ours, theirs]
             for ours, theirs in zip(opened[::2], opened[1::2], strict=True):
@@ -39,7 +39,7 @@ def bystander() -> Iterator[None]:
         with theirs, local[0], local[1]:
             yield
             ended.set()
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
             use(ours, theirs)
             use(*local)
     assert not broken, broken
@@ -47,6 +47,6 @@ def bystander() -> Iterator[None]:
 
 def use(ours: socket.socket, theirs: socket.socket) -> None:
     for one, other in ((ours, theirs), (theirs, ours)):
-        other.settimeout(DEADLINE_S)
+        other.settimeout(PATIENCE_S)
         one.sendall(b"x")
         assert other.recv(1) == b"x"

@@ -13,22 +13,21 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, TypeVar
 
+from local_cluster import PATIENCE_S
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
-
-DEADLINE_S = 60.0
 
 _Value = TypeVar("_Value")
 
 
 def wait_until(look: Callable[[], _Value | None], what: str) -> _Value:
     """The first true value of `look`, which is asked every few milliseconds."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         if found := look():
             return found
         time.sleep(0.005)
-    raise AssertionError(f"waited {DEADLINE_S:g} s in vain for {what}")
+    raise AssertionError(f"waited {PATIENCE_S:g} s in vain for {what}")
 
 
 def an_info(rank: int = 0, world_size: int = 1, port: int = 29500) -> WorkerInfo:
@@ -105,7 +104,7 @@ class Worker:
     def ends(self) -> int:
         """The exit code, once there is one."""
         try:
-            return self.process.wait(DEADLINE_S)
+            return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the worker does not end; it printed:\n{self.output}") from None
 
@@ -115,7 +114,7 @@ class Worker:
     def end_by_force(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(DEADLINE_S)
+        self.process.wait(PATIENCE_S)
         self.writer.remove()
 
 

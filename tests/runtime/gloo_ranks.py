@@ -18,7 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fake_agent import DEADLINE_S, wait_until
+from fake_agent import wait_until
+from local_cluster import PATIENCE_S
 from softrun.runtime.groups.abort import abort_all
 
 _fork = multiprocessing.get_context("fork")
@@ -38,7 +39,7 @@ class Me:
         self.pipe.send(word)
 
     def hear(self) -> Any:
-        assert self.pipe.poll(DEADLINE_S), "the test says nothing"
+        assert self.pipe.poll(PATIENCE_S), "the test says nothing"
         return self.pipe.recv()
 
     def build(self, name: str = "first", rank: int | None = None, size: int | None = None) -> None:
@@ -78,7 +79,7 @@ class Rank:
         self._pipe.send(word)
 
     def says(self) -> Any:
-        assert self._pipe.poll(DEADLINE_S), "the rank says nothing"
+        assert self._pipe.poll(PATIENCE_S), "the rank says nothing"
         word = self._pipe.recv()
         assert not (isinstance(word, str) and word.startswith("Traceback")), word
         return word
@@ -95,12 +96,12 @@ class Rank:
         wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "a sleeping rank")
 
     def ends(self) -> None:
-        self.process.join(DEADLINE_S)
+        self.process.join(PATIENCE_S)
         assert self.process.exitcode == 0, self.process.exitcode
 
     def end_by_force(self) -> None:
         self.process.kill()
-        self.process.join(DEADLINE_S)
+        self.process.join(PATIENCE_S)
 
 
 @contextmanager

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from gloo_ranks import Me, Sit, ranks, run
 from torch.distributed.device_mesh import init_device_mesh
 
-from fake_agent import DEADLINE_S
-from local_cluster import free_port
+from local_cluster import PATIENCE_S, free_port
 from softrun.runtime.groups import group_registry
 from softrun.runtime.groups.abort import abort_all, abort_groups, add_abort, track_groups
 from softrun.runtime.groups.groups import leave_groups
@@ -120,7 +119,7 @@ def get_stuck(prepare: Callable[[Me], Sit], me: Me, *, note: bool, rehearse: boo
         me.say(time.monotonic() - me.aborted_at if me.aborted_at else None)
     else:
         raise AssertionError("nobody was missed")
-    watcher.join(DEADLINE_S)
+    watcher.join(PATIENCE_S)
     leave_groups(in_trouble=True)
     me.build("second", size=me.size - 1)
     total = torch.ones(1)
@@ -197,10 +196,10 @@ def test_groups_that_were_built_before_softrun_was_imported(tmp_path: Path) -> N
     # Rank 1 hosts nothing: the store is rank 0's and still answers when it is asked.
     sleeper = subprocess.Popen([*command, "1"], stdout=subprocess.DEVNULL)
     try:
-        freed = subprocess.run([*command, "0"], stdout=subprocess.PIPE, timeout=DEADLINE_S, text=True, check=True)
+        freed = subprocess.run([*command, "0"], stdout=subprocess.PIPE, timeout=PATIENCE_S, text=True, check=True)
     finally:
         sleeper.kill()
-        sleeper.wait(DEADLINE_S)
+        sleeper.wait(PATIENCE_S)
     assert freed.stdout == "freed\n"
 
 
@@ -218,7 +217,7 @@ def leave_and_stay(me: Me) -> None:
         with pytest.raises(RuntimeError):
             dist.all_reduce(torch.ones(1_000_000))
         assert me.aborted_at, "it was freed although nobody had told it"
-        watcher.join(DEADLINE_S)
+        watcher.join(PATIENCE_S)
     else:
         me.hear()
         sent = dist.isend(torch.ones(1_000_000), dst=0)  # nobody takes it
@@ -293,4 +292,4 @@ def test_what_a_user_added_is_called_last_first_and_failures_stop_nothing(caplog
 def test_nothing_is_imported() -> None:
     code = "import sys; from softrun.runtime.groups import abort, groups; abort.track_groups(); abort.abort_all()\n"
     code += "groups.leave_groups(in_trouble=True); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

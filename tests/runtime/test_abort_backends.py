@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gloo_ranks import Me, run
 from torch.distributed import distributed_c10d
 
-from fake_agent import DEADLINE_S
+from local_cluster import PATIENCE_S
 from softrun.runtime.groups import abort, group_registry
 from softrun.runtime.groups.abort import AbortTransformerEngine, abort_groups, track_groups
 
@@ -42,7 +42,7 @@ def abort_toys(me: Me) -> None:
     dist.init_process_group("toy", store=me.store("toys"), rank=0, world_size=1)
     dist.new_group([0])
     for thread in abort_groups():
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
     assert [toy.aborted for toy in toys] == [True, True]
     assert dist.is_initialized(), "torch's registries are left alone"
     assert list(group_registry.registered_groups()) == toys
@@ -64,7 +64,7 @@ def test_other_backends_are_aborted_by_their_own_abort_all_at_a_time(
 
         def abort(self) -> None:
             self.aborted += 1
-            all_in_abort.wait(DEADLINE_S)
+            all_in_abort.wait(PATIENCE_S)
 
     class Broken:
         def abort(self) -> None:
@@ -88,7 +88,7 @@ def test_other_backends_are_aborted_by_their_own_abort_all_at_a_time(
     monkeypatch.setattr(abort, "registered_groups", lambda: dict.fromkeys(groups))
     with caplog.at_level(logging.ERROR, "softrun.runtime"):
         for thread in abort_groups():
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
     assert [one.aborted, other.aborted] == [1, 1]
     assert not all_in_abort.broken
     assert "a bug of the backend" in caplog.text

@@ -19,8 +19,8 @@ from bystander import bystander
 from gloo_ranks import Me, Sit, ranks, run, store_and_ranks
 from torch.distributed import distributed_c10d
 
-from fake_agent import DEADLINE_S, wait_until
-from local_cluster import free_port
+from fake_agent import wait_until
+from local_cluster import PATIENCE_S, free_port
 from softrun.runtime.groups.abort import track_groups
 from softrun.runtime.groups.gloo import Published
 from softrun.runtime.groups.groups import leave_groups
@@ -59,7 +59,7 @@ def a_peer_that_never_calls_while_the_store_is_stopped(me: Me) -> Sit:
     if keeper == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(writing, str(store.port).encode())
-        time.sleep(2 * DEADLINE_S)
+        time.sleep(2 * PATIENCE_S)
         os._exit(0)
     sleepers.append(keeper)
     there = Me(0, 2, int(os.read(reading, 8)), me.pipe)
@@ -126,7 +126,7 @@ def build_with_a_sleeper(me: Me) -> None:
     sleeper = os.fork()
     if sleeper == 0:
         me.build(rank=1, size=2)
-        time.sleep(2 * DEADLINE_S)
+        time.sleep(2 * PATIENCE_S)
         os._exit(0)
     sleepers.append(sleeper)
     me.build(rank=0, size=2)
@@ -146,7 +146,7 @@ def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
         else:
             raise AssertionError("it is of use")
         me.say(time.monotonic() - me.aborted_at)
-        watcher.join(DEADLINE_S)
+        watcher.join(PATIENCE_S)
         leave_groups(in_trouble=True)
         me.build("second", size=1)
         dist.all_reduce(torch.ones(1))

@@ -16,7 +16,7 @@ from bystander import bystander
 from gloo_ranks import Me, run
 from torch.distributed import distributed_c10d
 
-from fake_agent import DEADLINE_S
+from local_cluster import PATIENCE_S
 from softrun.runtime.groups import group_registry
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.groups import leave_groups
@@ -53,7 +53,7 @@ def be_stressed(me: Me) -> tuple[int, int]:
             if built >= 5 and failed >= 20:
                 enough.set()
         ended.set()
-        aborting.join(DEADLINE_S)
+        aborting.join(PATIENCE_S)
     return built, failed
 
 

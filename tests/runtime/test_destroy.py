@@ -13,8 +13,8 @@ import pytest
 import torch.distributed as dist
 from gloo_ranks import Me, run
 
-from fake_agent import DEADLINE_S, wait_until
-from local_cluster import free_port
+from fake_agent import wait_until
+from local_cluster import PATIENCE_S, free_port
 from softrun.runtime.groups import destroy, native
 from softrun.runtime.groups.groups import leave_groups
 
@@ -115,5 +115,5 @@ for _ in range(4):
 
 @pytest.mark.slow
 def test_a_process_ends_in_order_and_does_not_wait_for_them_for_long() -> None:
-    ended = subprocess.run([sys.executable, "-c", ENDS], timeout=DEADLINE_S, check=True, stderr=subprocess.PIPE)
+    ended = subprocess.run([sys.executable, "-c", ENDS], timeout=PATIENCE_S, check=True, stderr=subprocess.PIPE)
     assert not ended.stderr

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fake_agent import DEADLINE_S, an_event
+from fake_agent import an_event
+from local_cluster import PATIENCE_S
 from softrun.runtime.channel.channel import EventReader, EventWriter
 from softrun.runtime.channel.inbox import ChannelInbox
 from softrun.runtime.channel.progress import Progress
@@ -49,17 +50,17 @@ def test_an_event_that_the_watcher_is_about_to_take_in(channel: Path, monkeypatc
     def slow(reader: EventReader) -> list[WorkerEvent]:
         events = poll(reader)
         polled.set()
-        go_on.wait(DEADLINE_S)
+        go_on.wait(PATIENCE_S)
         return events
 
     monkeypatch.setattr(EventReader, "poll", slow)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(inbox._changed, channel)
-        assert polled.wait(DEADLINE_S)
+        assert polled.wait(PATIENCE_S)
         last = pool.submit(inbox.last)
         wait([last], timeout=0.1)
         go_on.set()
-        assert last.result(DEADLINE_S) == second
+        assert last.result(PATIENCE_S) == second
 
 
 def of_another_size(channel: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fake_agent import DEADLINE_S
+from local_cluster import PATIENCE_S
 
 ENDS = """
 import threading, time
@@ -75,7 +75,7 @@ sys.modules["late"] = WhileTheInterpreterEnds()
 @pytest.mark.processes
 def test_a_process_ends_after_its_native_threads_but_waits_for_none_that_hangs() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS], stdout=subprocess.PIPE, timeout=DEADLINE_S, text=True, check=True
+        [sys.executable, "-c", ENDS], stdout=subprocess.PIPE, timeout=PATIENCE_S, text=True, check=True
     )
     assert sorted(ended.stdout.splitlines()) == ["has come back", "was recalled"]
 
@@ -85,5 +85,5 @@ def test_a_process_ends_after_its_native_threads_but_waits_for_none_that_hangs()
 @pytest.mark.parametrize("way", ["interrupted", "in a thread"])
 def test_a_process_that_ends_when_its_world_does_is_not_aborted(way: str) -> None:
     """The store goes while the interpreter ends: the thread that waits in it would be the end of the process."""
-    ended = subprocess.run([sys.executable, "-c", MEETS, way], stderr=subprocess.PIPE, timeout=DEADLINE_S, text=True)
+    ended = subprocess.run([sys.executable, "-c", MEETS, way], stderr=subprocess.PIPE, timeout=PATIENCE_S, text=True)
     assert ended.returncode == 0, ended.stderr

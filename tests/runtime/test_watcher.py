@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fake_agent import DEADLINE_S, an_event
+from fake_agent import an_event
+from local_cluster import PATIENCE_S
 from softrun.runtime.channel.channel import EventReader, EventWriter
 from softrun.runtime.channel.watcher import DirectoryWatcher
 from softrun.runtime.events import WorkerStatus
@@ -40,7 +41,7 @@ def test_each_event_wakes_within_a_millisecond(tmp_path: Path) -> None:
         for round_ in range(1, 51):
             writer.write(an_event(round_))
             renamed = time.perf_counter()
-            called, path = seen.get(timeout=DEADLINE_S)
+            called, path = seen.get(timeout=PATIENCE_S)
             assert path == writer.path / f"event-{round_:010d}.json"
             delays.append(called - renamed)
     assert statistics.median(delays) < 0.005  # 0.3 ms on an idle machine; tests may share theirs
@@ -53,7 +54,7 @@ def test_an_agent_hears_the_bells_of_channels_that_are_made_later(tmp_path: Path
         reader = EventReader(writer.path)
         for applied in (1, 2):
             reader.write_status(WorkerStatus(applied=applied))
-            assert seen.get(timeout=DEADLINE_S)[1] == tmp_path / "channel.said"
+            assert seen.get(timeout=PATIENCE_S)[1] == tmp_path / "channel.said"
         while not seen.empty():  # one change may be reported twice
             assert seen.get()[1] == tmp_path / "channel.said"
     writer.remove()
@@ -66,7 +67,7 @@ def test_a_rename_alone_is_not_waited_for(tmp_path: Path) -> None:
     with watched(tmp_path) as seen:
         (tmp_path / "before").rename(tmp_path / "after")
         (tmp_path / "closed").write_text("it was written to")
-        assert seen.get(timeout=DEADLINE_S)[1] == tmp_path / "closed"
+        assert seen.get(timeout=PATIENCE_S)[1] == tmp_path / "closed"
 
 
 @pytest.mark.usefixtures("without_notifications")
@@ -76,13 +77,13 @@ def test_without_notifications_it_polls_and_says_so(tmp_path: Path, caplog: pyte
         assert "inotify instance limit reached" in caplog.text
         writer.write(an_event())
         # What is shared in memory is written to as well.
-        while seen.get(timeout=DEADLINE_S)[1] != writer.path / "event-0000000001.json":
+        while seen.get(timeout=PATIENCE_S)[1] != writer.path / "event-0000000001.json":
             pass
     reader = EventReader(writer.path)
     with watched(tmp_path) as seen:
         for applied in (1, 2):
             reader.write_status(WorkerStatus(applied=applied))
-            assert seen.get(timeout=DEADLINE_S)[1] == tmp_path / "channel.said"
+            assert seen.get(timeout=PATIENCE_S)[1] == tmp_path / "channel.said"
 
 
 def test_a_failing_callback_does_not_end_the_watch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +97,7 @@ def test_a_failing_callback_does_not_end_the_watch(tmp_path: Path, caplog: pytes
     watcher.start()
     for name in ("one", "two"):
         (tmp_path / name).touch()
-        assert seen.get(timeout=DEADLINE_S) == tmp_path / name
+        assert seen.get(timeout=PATIENCE_S) == tmp_path / name
     watcher.stop()
     assert "a bug" in caplog.text
 
@@ -111,5 +112,5 @@ def test_it_stops_from_its_own_callback_and_twice(tmp_path: Path) -> None:
     watcher = DirectoryWatcher(tmp_path, stop)
     watcher.start()
     (tmp_path / "file").touch()
-    stopped.get(timeout=DEADLINE_S)
+    stopped.get(timeout=PATIENCE_S)
     watcher.stop()

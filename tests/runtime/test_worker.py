@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from fake_agent import DEADLINE_S, FakeAgent, Worker, wait_until
+from fake_agent import FakeAgent, Worker, wait_until
+from local_cluster import PATIENCE_S
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
 # Stands for torch: what a test needs of it is whether there is a default process group.
@@ -226,7 +227,7 @@ def test_a_forked_child_reads_and_leaves_the_status_to_the_worker(agent: FakeAge
 
 def run_alone(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

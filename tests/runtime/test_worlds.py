@@ -82,21 +82,21 @@ def one_reports_broken(workers: list[Worker], round_: int) -> None:
     wait_until(lambda: any(worker.status in expected for worker in workers), f"{expected}")
 
 
+def lose(agent: FakeAgent, workers: list[Worker], index: int, signum: int) -> None:
+    """Take one of `workers` out by a signal; the others go on in a world without it."""
+    workers.pop(index).signal(signum)
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
+    all_say(workers, f"world of {len(workers)} goes on")
+
+
 @pytest.mark.slow
 def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent) -> None:
     workers = [agent.start(RFC_LOOP) for _ in range(4)]
     agent.form(workers)
     all_say(workers, "world of 4 goes on")
-    killed = workers.pop(2)
-    killed.signal(signal.SIGKILL)
-    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
-    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
-    all_say(workers, "world of 3 goes on")
-    hung = workers.pop(1)
-    hung.signal(signal.SIGSTOP)
-    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
-    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
-    all_say(workers, "world of 2 goes on")
+    lose(agent, workers, 2, signal.SIGKILL)
+    lose(agent, workers, 1, signal.SIGSTOP)
     assert [worker.process.poll() for worker in workers] == [None, None]
 
 
@@ -106,11 +106,7 @@ def test_survivors_go_on_and_a_replacement_is_healed(agent: FakeAgent, tmp_path:
     workers = [agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)) for _ in range(4)]
     agent.form(workers)
     all_say(workers, "world of 4 goes on")
-    killed = workers.pop(2)
-    killed.signal(signal.SIGKILL)
-    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
-    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
-    all_say(workers, "world of 3 goes on")
+    lose(agent, workers, 2, signal.SIGKILL)
     workers.append(agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)))
     agent.pause(workers[:3], WorldChangeEvent.SCALE_UP)
     agent.form(workers, WorldChangeEvent.SCALE_UP)
@@ -130,11 +126,7 @@ def test_a_peer_that_hangs_is_left_behind(agent: FakeAgent) -> None:
     workers = [agent.start(WORLDS) for _ in range(3)]
     agent.form(workers)
     all_say(workers, "world of 3 goes on")
-    hung = workers.pop(1)
-    hung.signal(signal.SIGSTOP)
-    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
-    agent.form(workers, WorldChangeEvent.SCALE_DOWN)
-    all_say(workers, "world of 2 goes on")
+    lose(agent, workers, 1, signal.SIGSTOP)
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch.distributed as dist
 from gloo_ranks import Me, Rank
 
-from fake_agent import DEADLINE_S, an_event, an_info, wait_until
+from fake_agent import an_event, an_info, wait_until
+from local_cluster import PATIENCE_S
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
 from softrun.runtime.inprocess import Seat
@@ -175,7 +176,7 @@ def _work(body: Body, channel: Path, log: Path, me: Me) -> None:
         os.dup2(out.fileno(), 2)
         sys.stdout = sys.stderr = out
         logging.basicConfig(force=True, format="%(levelname)s %(name)s %(message)s")
-        faulthandler.dump_traceback_later(DEADLINE_S * 0.9, file=out)  # should it hang
+        faulthandler.dump_traceback_later(PATIENCE_S * 0.9, file=out)  # should it hang
         os.environ.update(
             {ENVIRONMENT_VARIABLE: str(channel), "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster import PATIENCE_S
 from local_etcd import LocalEtcd
 
 pytestmark = pytest.mark.etcd
@@ -57,7 +58,7 @@ print(google.protobuf.__version__)
 def run_with(path: str, *args: str) -> str:
     environment = {**os.environ, "PYTHONPATH": path}
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM, *args], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster import PATIENCE_S
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.fork_server import Forked, ForkServer, Refused, Script
 from softrun.agent.workers.processes import Program
 
 pytestmark = pytest.mark.processes
 
-DEADLINE_S = 60.0
 
 LOOKS = """
 import faulthandler, gc, json, multiprocessing, os, resource, signal, sys, threading, warnings
@@ -67,10 +67,10 @@ class Both:
         assert self.template.ask(["-u", *args], self.marked(env), str(out), str(err))
         process = code = None
         while process is None:
-            process = self.template.listen(DEADLINE_S)
+            process = self.template.listen(PATIENCE_S)
             assert not self.template.is_gone
         while code is None:
-            assert self.template.listen(DEADLINE_S) is None
+            assert self.template.listen(PATIENCE_S) is None
             code = process.reap()
         os.close(process.exit_fd())
         return code, out.read_text(), err.read_text()
@@ -81,7 +81,7 @@ class Both:
     def run_cold(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
         out, err = self.directory / "out", self.directory / "err"
         process = Program(sys.executable, ("-u", *args), self.marked(env), str(out), str(err), 0, None)
-        code = process.reap(DEADLINE_S)
+        code = process.reap(PATIENCE_S)
         assert code is not None
         return code, out.read_text(), err.read_text()
 
@@ -196,7 +196,7 @@ def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogC
     said: list[Forked | Refused] = []
     codes: dict[int, int] = {}
     while len(codes) < 2:
-        if (worker := template.listen(DEADLINE_S)) is not None:
+        if (worker := template.listen(PATIENCE_S)) is not None:
             said.append(worker)
         assert not template.is_gone
         codes |= {w.pid: code for w in said if isinstance(w, Forked) and (code := w.reap()) is not None}
@@ -247,7 +247,7 @@ for _ in range(200):
 
 def test_what_watches_over_the_imports_is_no_thread() -> None:
     """One that is about to end is counted as theirs, by chance, and then all workers start cold."""
-    ended = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=DEADLINE_S)
+    ended = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -263,6 +263,6 @@ template.load(["hangs"])
 def test_imports_that_do_not_end_are_ended_with_their_stacks(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text("import threading\nthreading.Lock().acquire()\nthreading.Event().wait()")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "-c", HANGS], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    ended = subprocess.run([sys.executable, "-c", HANGS], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == -signal.SIGALRM
     assert 'hangs.py", line 3 in <module>' in ended.stderr

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from local_cluster import alive, has_ended
+from local_cluster import PATIENCE_S, alive, has_ended
 from softrun.agent.workers.lifeline import Lifeline, tie
 
 AGENT = """
@@ -86,6 +86,6 @@ Program("sleep", ("600",), {}, "", "", 0, None)
 
 
 def test_a_program_is_tied_before_the_agent_knows_of_it() -> None:
-    died = subprocess.run([sys.executable, "-c", DIES], stdout=subprocess.PIPE, text=True, timeout=60)
+    died = subprocess.run([sys.executable, "-c", DIES], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     assert died.returncode == -signal.SIGKILL
     assert has_ended(int(died.stdout))

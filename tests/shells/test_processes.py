@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster import PATIENCE_S
 from softrun.agent.workers.processes import Function, Process, Program
-
-DEADLINE_S = 60.0
 
 
 def leave_a_child() -> None:
     """It has the descriptors of its parent, and goes on for a while."""
     if os.fork() == 0:
-        time.sleep(DEADLINE_S)
+        time.sleep(PATIENCE_S)
         os._exit(0)
 
 
 def wait_to_be_killed() -> None:
-    time.sleep(DEADLINE_S)
+    time.sleep(PATIENCE_S)
 
 
 def function(start_method: str, call: object) -> Function:
@@ -33,7 +32,7 @@ def function(start_method: str, call: object) -> Function:
     return Function(start_method, call, (), {}, "", "", 0, None)
 
 
-def has_ended(process: Process, within_s: float = DEADLINE_S) -> bool:
+def has_ended(process: Process, within_s: float = PATIENCE_S) -> bool:
     end = process.exit_fd()
     try:
         return bool(select.select([end], [], [], within_s)[0])

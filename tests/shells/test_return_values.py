@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from local_cluster import PATIENCE_S
 from softrun.agent.errors import SoftrunError
 from softrun.agent.workers.processes import Function
 from softrun.agent.workers.return_values import ReturnedValue
 
-DEADLINE_S = 60.0
 STRATEGIES = ["file_descriptor", "file_system"]
 
 
@@ -24,9 +24,9 @@ def ended(start_method: str, call: Any, *args: object) -> Function:
     """A worker that has come to its end; whatever it left in its memory, or with its server, is gone."""
     process = Function(start_method, call, args, {}, "", "", 0, None)
     end = process.exit_fd()
-    assert select.select([end], [], [], DEADLINE_S)[0]
+    assert select.select([end], [], [], PATIENCE_S)[0]
     os.close(end)
-    assert process.reap(DEADLINE_S) is not None
+    assert process.reap(PATIENCE_S) is not None
     return process
 
 
