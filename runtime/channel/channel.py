@@ -121,7 +121,7 @@ class EventWriter:
         except ChannelError as error:
             if not kept:
                 raise
-            self._warn("event", f"a worker is told through memory alone: {error}")
+            self._warn("event", f"a worker is told through shared memory only: {error}")
         if self._page is not None:
             self._page.words[EVENT] = number
         self._written = number

@@ -117,7 +117,7 @@ CASES = [
             "--rdzv-backend=c10d",
             "--rdzv-endpoint=localhost:0",
             "--rdzv-conf",
-            "join_timeout=PATIENCE_S,last_call_timeout=1,close_timeout=9",
+            "join_timeout=60,last_call_timeout=1,close_timeout=9",
         ),
     ),
     Case(

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_cluster import PATIENCE_S
-
 SIDES = ("torchrun", "softrun")
+TIMEOUT_S = 180
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def _serve() -> None:
 def _reap(pid: int) -> int:
     """One that does not end is killed with all that it has started, and counts as ended by SIGALRM."""
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(pid, signal.SIGKILL))
-    signal.alarm(PATIENCE_S)
+    signal.alarm(TIMEOUT_S)
     _, status = os.waitpid(pid, 0)
     left = signal.alarm(0)
     return os.waitstatus_to_exitcode(status) if left else -signal.SIGALRM

@@ -67,7 +67,7 @@ def test_a_full_disk_costs_no_worker_its_process(cluster: LocalCluster, start: S
     survivors = newest(cluster.wait_for_steps(4))
     fill(small)
     grow_and_shrink(cluster, start, survivors)
-    assert "told through memory alone" in a.output()
+    assert "told through shared memory only" in a.output()
     assert "is ended" not in a.output()
 
 

@@ -131,8 +131,8 @@ def test_a_full_disk_keeps_neither_end_from_being_told(
             reader.write_status(WorkerStatus(applied=round_))
             assert writer.news() == WorkerStatus(applied=round_)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "a worker is told through memory alone",
-        "the agent is told through memory alone",
+        "a worker is told through shared memory only",
+        "the agent is told through shared memory only",
     ]
     fourth = writer.write(an_event(4))
     assert reader.poll() == [fourth], "there is room again"

@@ -125,7 +125,7 @@ def test_a_clean_up_that_polls_for_ever_is_interrupted_itself(job: Job, kind: st
     job.form(workers)
     for worker in workers:
         assert worker.says() == "through"
-        assert "a clean-up has lasted 0.3 s" in worker.log
+        assert "a clean-up has taken 0.3 s" in worker.log
 
 
 def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
@@ -151,7 +151,7 @@ def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
     assert worker.says() == "training"
     worker.sits()
     job.form([worker])
-    wait_until(lambda: "a clean-up has lasted" in worker.log, "the clean-up is interrupted")
+    wait_until(lambda: "a clean-up has taken" in worker.log, "the clean-up is interrupted")
 
     def stands_still() -> bool:
         progress = worker.writer.read_progress()

@@ -193,7 +193,7 @@ def test_a_damaged_event_does_not_end_the_training(agent: FakeAgent) -> None:
     agent.form([worker])
     worker.says("round 2")
     assert worker.ends() == 0
-    assert "an event is passed over" in worker.output
+    assert "skipped an event that cannot be read" in worker.output
 
 
 def test_a_forked_child_reads_and_leaves_the_status_to_the_worker(agent: FakeAgent) -> None:
