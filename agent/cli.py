@@ -119,10 +119,10 @@ def build_parser() -> argparse.ArgumentParser:
     if parser.get_default("master_port") == _MASTER_PORT:
         parser.set_defaults(master_port=None)  # torch 2.12 and earlier could not tell whether it was given
     if parser.get_default("shutdown_timeout") is None and not _has(parser, "--shutdown-timeout"):
-        parser.add_argument(
-            "--shutdown-timeout",
-            "--shutdown_timeout",
-            action=EnvironmentDefault,
+        _add(
+            parser,
+            "shutdown-timeout",
+            EnvironmentDefault,
             type=int,
             default=None,
             help="Seconds between the signal and SIGKILL when workers are stopped; "
@@ -137,21 +137,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_policy(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
-    own.add_argument(
-        "--restart-policy",
-        "--restart_policy",
-        action=default,
-        type=str,
+    _add(
+        own,
+        "restart-policy",
+        default,
         default="hard",
         metavar="{" + ",".join(available_policies()) + "}",
         help="What happens to the workers when the world changes: hard restarts all of them; soft keeps the healthy "
         "ones alive and tells them about the new world.",
     )
-    own.add_argument(
-        "--worker-failure",
-        "--worker_failure",
-        action=default,
-        type=str,
+    _add(
+        own,
+        "worker-failure",
+        default,
         default=WorkerFailure.NO_REPLACE.value,
         metavar="{" + ",".join(variant.value for variant in WorkerFailure) + "}",
         help="What happens under soft when a worker fails: no-replace restarts all workers of its node, replace "
@@ -160,20 +158,20 @@ def _add_policy(own: argparse._ArgumentGroup, default: type[argparse.Action]) ->
 
 
 def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
-    own.add_argument(
-        "--soft-timeout",
-        "--soft_timeout",
-        action=default,
+    _add(
+        own,
+        "soft-timeout",
+        default,
         type=float,
         default=None,
         metavar="SECONDS",
         help="How long a worker may make no progress: its main thread executes no byte code, or, if it pings, sends no "
         "ping. Then all workers leave their world, and those that do are in the next one. Default: no limit.",
     )
-    own.add_argument(
-        "--hard-timeout",
-        "--hard_timeout",
-        action=default,
+    _add(
+        own,
+        "hard-timeout",
+        default,
         type=float,
         default=None,
         metavar="SECONDS",
@@ -185,21 +183,27 @@ def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) 
 def _add_starts(
     own: argparse._ArgumentGroup, default: type[argparse.Action], in_environment: type[argparse.Action]
 ) -> None:
-    own.add_argument(
-        "--no-warm-start",
-        "--no_warm_start",
-        action=in_environment,
+    _add(
+        own,
+        "no-warm-start",
+        in_environment,
         help="Start each worker on its own, with its own imports. By default, workers that are Python scripts are "
         "forked from a process that has imported torch.",
     )
-    own.add_argument(
-        "--preload",
-        action=default,
-        type=str,
+    _add(
+        own,
+        "preload",
+        default,
         default="",
         metavar="MODULE,...",
         help="What that process imports besides torch. Leave out modules that start threads or CUDA.",
     )
+
+
+def _add(to: argparse._ActionsContainer, flag: str, action: type[argparse.Action], **options: Any) -> None:
+    """Add a flag in torch's two spellings, as in --soft-timeout and --soft_timeout."""
+    spellings = dict.fromkeys((f"--{flag}", f"--{flag.replace('-', '_')}"))
+    to.add_argument(*spellings, action=action, **options)
 
 
 def _has(parser: argparse.ArgumentParser, flag: str) -> bool:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,20 @@ from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.lifeline import Lifeline, tie
 from softrun.agent.workers.return_values import ReturnedValue
 from softrun.runtime.groups.sockets import descriptors
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker is started with. `env` goes on top of the agent's environment; no `out` or `err` leaves that
+    stream the agent's own."""
+
+    entrypoint: Callable[..., Any] | str
+    args: tuple[Any, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    out: str = ""
+    err: str = ""
+    local_rank: int = 0
+    numa_options: NumaOptions | None = None
 
 
 class Process(Protocol):
@@ -48,29 +63,20 @@ class Process(Protocol):
 class Program:
     """A program, started by torch's own handler."""
 
-    def __init__(
-        self,
-        entrypoint: str,
-        args: tuple[str, ...],
-        env: dict[str, str],
-        out: str,
-        err: str,
-        local_rank: int,
-        numa_options: NumaOptions | None,
-    ) -> None:
+    def __init__(self, start: Start) -> None:
         self._lifeline = Lifeline()
         try:
-            with _marked(env.get(reaper.VARIABLE)):
+            with _marked(start.env.get(reaper.VARIABLE)):
                 # The process alone is kept: the handler keeps the files open to which the output is redirected.
                 self._process = _Handler(
                     self._lifeline,
-                    entrypoint=entrypoint,
-                    args=args,
-                    env=env,
-                    stdout=out,
-                    stderr=err,
-                    local_rank_id=local_rank,
-                    numa_options=numa_options,
+                    entrypoint=str(start.entrypoint),
+                    args=start.args,
+                    env=start.env,
+                    stdout=start.out,
+                    stderr=start.err,
+                    local_rank_id=start.local_rank,
+                    numa_options=start.numa_options,
                 ).proc
         except BaseException:
             self._lifeline.cut()
@@ -114,17 +120,7 @@ class _Handler(SubprocessHandler):
 class Function:
     """A function, started through multiprocessing."""
 
-    def __init__(
-        self,
-        start_method: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        env: dict[str, str],
-        out: str,
-        err: str,
-        local_rank: int,
-        numa_options: NumaOptions | None,
-    ) -> None:
+    def __init__(self, start_method: str, start: Start) -> None:
         context = multiprocessing.get_context(start_method)
         self._has_server = start_method == "forkserver"
         self._value = ReturnedValue()
@@ -133,12 +129,12 @@ class Function:
         forked = start_method == "fork"
         self._process = context.Process(  # type: ignore[attr-defined]
             target=_call,
-            args=(function, args, env, out, err, local_rank, numa_options, self._value, held, forked),
+            args=(start, self._value, held, forked),
             daemon=False,
         )
         # A child has its first environment from us, and the reapers know it by that one until it has taken its mark.
         try:
-            with _environment(env):
+            with _environment(start.env):
                 self._process.start()
         except BaseException:
             self._lifeline.cut()
@@ -164,36 +160,27 @@ class Function:
         return self._value.read()
 
 
-def _call(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    env: Mapping[str, str],
-    out: str,
-    err: str,
-    local_rank: int,
-    numa_options: NumaOptions | None,
-    value: ReturnedValue,
-    lifeline: Connection,
-    forked: bool,
-) -> None:
+def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool) -> None:
+    if isinstance(start.entrypoint, str):
+        raise AssertionError("called for a program")
     os.setsid()
-    if reaper.VARIABLE in env:
-        reaper.set_limits(*reaper.limits_with(env[reaper.VARIABLE]))
+    if reaper.VARIABLE in start.env:
+        reaper.set_limits(*reaper.limits_with(start.env[reaper.VARIABLE]))
     if forked:
         gc.freeze()  # what the fork copied is not collected here: its threads are not here
         _forget_the_agents_files(value, lifeline)
     tie(lifeline.fileno())
-    os.environ.update(env)
+    os.environ.update(start.env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_DFL if signum != signal.SIGINT else signal.default_int_handler)
     signal.set_wakeup_fd(-1)
     with ExitStack() as stack:
-        if out:
-            stack.enter_context(redirect_stdout(out))
-        if err:
-            stack.enter_context(redirect_stderr(err))
-        bound = bind_to_numa(function, local_rank, numa_options)
-        record(value.write)(record(bound)(*args))
+        if start.out:
+            stack.enter_context(redirect_stdout(start.out))
+        if start.err:
+            stack.enter_context(redirect_stderr(start.err))
+        bound = bind_to_numa(start.entrypoint, start.local_rank, start.numa_options)
+        record(value.write)(record(bound)(*start.args))
 
 
 @contextmanager

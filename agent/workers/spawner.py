@@ -7,27 +7,15 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from softrun.agent.errors import SoftrunError
 from softrun.agent.torch_elastic.elastic import WorkerSpec, macros
 from softrun.agent.workers.fork_server import Forked, ForkServer
-from softrun.agent.workers.processes import Function, Process, Program
+from softrun.agent.workers.processes import Function, Process, Program, Start
 
 Key = tuple[int, int]
 """local rank, launch."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """A worker that is to run: its environment, above the agent's, and the files of its output, or none."""
-
-    key: Key
-    args: tuple[Any, ...]
-    env: dict[str, str]
-    out: str
-    err: str
 
 
 class Spawner:
@@ -56,8 +44,10 @@ class Spawner:
     def start(self, key: Key, env: dict[str, str], out: str, err: str) -> None:
         """Start a worker, now or later. Raises SoftrunError if that cannot be done."""
         local_rank, _ = key
-        args = tuple(macros.substitute(list(self._spec.args), str(local_rank)))
-        self._waiting[key] = Start(key, args, env, out, err)
+        spec = self._spec
+        args = tuple(macros.substitute(list(spec.args), str(local_rank)))
+        entrypoint = spec.entrypoint if callable(spec.entrypoint) else str(spec.entrypoint)
+        self._waiting[key] = Start(entrypoint, args, env, out, err, local_rank, spec.numa_options)
         self._go_on()
 
     def renew(self, key: Key, env: dict[str, str]) -> bool:
@@ -83,13 +73,13 @@ class Spawner:
         if fork_server is not None and not fork_server.is_gone and not fork_server.is_ready:
             return
         while self._waiting:
-            start = self._waiting.pop(next(iter(self._waiting)))
+            key, start = _take_first(self._waiting)
             if fork_server is not None and fork_server.ask(
                 [str(arg) for arg in start.args], start.env, start.out, start.err
             ):
-                self._asked[start.key] = start
+                self._asked[key] = start
             else:
-                self._started(start.key, self._by_itself(start))
+                self._started(key, self._by_itself(start))
 
     def _listen(self) -> None:
         fork_server = self._fork_server
@@ -97,8 +87,8 @@ class Spawner:
             raise AssertionError("listens to a fork server that is not there")
         said = fork_server.listen()
         if said is not None:
-            start = self._asked.pop(next(iter(self._asked)))
-            self._started(start.key, said if isinstance(said, Forked) else self._by_itself(start))
+            key, start = _take_first(self._asked)
+            self._started(key, said if isinstance(said, Forked) else self._by_itself(start))
         if fork_server.is_gone:
             self._selector.unregister(fork_server)
             self._waiting = self._asked | self._waiting
@@ -107,19 +97,16 @@ class Spawner:
         self._reapable()
 
     def _by_itself(self, start: Start) -> Process:
-        spec, (local_rank, _) = self._spec, start.key
         try:
-            if callable(spec.entrypoint):
-                return Function(
-                    self._start_method, spec.entrypoint, start.args, start.env, start.out, start.err, local_rank,
-                    spec.numa_options,
-                )  # fmt: skip
-            return Program(
-                str(spec.entrypoint), start.args, start.env, start.out, start.err, local_rank, spec.numa_options
-            )
+            return Function(self._start_method, start) if callable(start.entrypoint) else Program(start)
         except Exception as error:  # what a library raises that binds processes to processors, too
             reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             raise SoftrunError(
-                f"worker {local_rank} could not be started ({spec.entrypoint}: {reason}): look at this machine's "
-                "limits and at --numa_binding, or correct the program"
+                f"worker {start.local_rank} could not be started ({start.entrypoint}: {reason}): look at this "
+                "machine's limits and at --numa_binding, or correct the program"
             ) from error
+
+
+def _take_first(starts: dict[Key, Start]) -> tuple[Key, Start]:
+    key = next(iter(starts))
+    return key, starts.pop(key)

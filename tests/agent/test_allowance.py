@@ -23,27 +23,31 @@ def an_allowance(*, shared: bool = True) -> Allowance:
     return Allowance(shared, interval_s=1.0, tolerance_s=4.0)
 
 
+def allows(allowance: Allowance, *, alone: bool = False) -> list[Allow]:
+    return allowance.advance(alone=alone, lease=NOBODY_LEASES)
+
+
 def test_a_job_of_one_node_has_no_bound() -> None:
     allowance = an_allowance(shared=False)
     allowance.said(1.0)
     allowance.heard(1.0)
-    assert allowance.advance(alone=True, lease=NOBODY_LEASES) == []
+    assert allows(allowance, alone=True) == []
 
 
 def test_it_counts_from_when_it_was_last_in_touch_both_ways() -> None:
     allowance = an_allowance()
     allowance.said(10.0)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == [], "it was never heard: nobody counts on it"
+    assert allows(allowance) == [], "it was never heard: nobody counts on it"
     allowance.heard(10.1)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == [Allow(13.0, 14.0)]
+    assert allows(allowance) == [Allow(13.0, 14.0)]
     allowance.heard(11.5)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == [], "what it says may be lost"
+    assert allows(allowance) == [], "what it says may be lost"
     allowance.said(11.0)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == [Allow(14.0, 15.0)]
+    assert allows(allowance) == [Allow(14.0, 15.0)]
     allowance.said(13.0)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == [Allow(14.5, 15.5)], "and then it hears nothing"
+    assert allows(allowance) == [Allow(14.5, 15.5)], "and then it hears nothing"
     allowance.said(14.0)
-    assert allowance.advance(alone=False, lease=NOBODY_LEASES) == []
+    assert allows(allowance) == []
 
 
 def test_the_others_cannot_have_gone_on_before() -> None:
@@ -51,18 +55,18 @@ def test_the_others_cannot_have_gone_on_before() -> None:
     allowance = an_allowance()
     allowance.said(5.0)
     allowance.heard(5.0)
-    [allowed] = allowance.advance(alone=False, lease=NOBODY_LEASES)
+    [allowed] = allows(allowance)
     assert allowed.hold_at < allowed.leave_at <= 5.0 + 4.0
 
 
 def test_alone_in_its_world_it_need_hear_nobody() -> None:
     allowance = an_allowance()
     allowance.said(2.0)
-    assert allowance.advance(alone=True, lease=NOBODY_LEASES) == [Allow(5.0, 6.0)]
+    assert allows(allowance, alone=True) == [Allow(5.0, 6.0)]
     allowance.said(2.2)
-    assert allowance.advance(alone=True, lease=NOBODY_LEASES) == [], "the next beat is soon enough"
+    assert allows(allowance, alone=True) == [], "the next beat is soon enough"
     allowance.said(3.0)
-    assert allowance.advance(alone=True, lease=NOBODY_LEASES) == [Allow(6.0, 7.0)]
+    assert allows(allowance, alone=True) == [Allow(6.0, 7.0)]
 
 
 def test_with_a_lease_it_is_what_that_allows() -> None:

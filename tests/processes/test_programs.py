@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
+from launching import one_node
 from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
 from softrun.agent.errors import UsageError
 from softrun.agent.local_agent import _by_rank
@@ -48,17 +50,7 @@ def fail_at_first(directory: str) -> str:
     return "the second time"
 
 
-def config(**changes: object) -> LaunchConfig:
-    fields: dict[str, object] = {
-        "min_nodes": 1,
-        "max_nodes": 1,
-        "nproc_per_node": 2,
-        "run_id": "program",
-        "rdzv_endpoint": "localhost:0",
-        "max_restarts": 0,
-        "restart_policy": RestartPolicy.SOFT,
-    }
-    return LaunchConfig(**(fields | changes))  # type: ignore[arg-type]
+config = partial(one_node, restart_policy=RestartPolicy.SOFT)
 
 
 @pytest.mark.slow

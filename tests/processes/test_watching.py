@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch.distributed.elastic import metrics
 from torch.distributed.elastic.agent.server import local_elastic_agent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from launching import one_node
 from local_cluster import PATIENCE_S, LocalCluster, Node
-from softrun import LaunchConfig, RestartPolicy, launch_agent
+from softrun import RestartPolicy, launch_agent
 
 pytestmark = pytest.mark.processes
 
@@ -32,17 +34,7 @@ with timer.expires(after=60 if os.environ["TORCHELASTIC_RESTART_COUNT"] == sys.a
 """
 
 
-def config(**changes: object) -> LaunchConfig:
-    fields: dict[str, object] = {
-        "min_nodes": 1,
-        "max_nodes": 1,
-        "nproc_per_node": 2,
-        "run_id": "watched",
-        "rdzv_endpoint": "localhost:0",
-        "max_restarts": 0,
-        "start_method": "fork",
-    }
-    return LaunchConfig(**(fields | changes))  # type: ignore[arg-type]
+config = partial(one_node, start_method="fork")
 
 
 def nothing() -> None:

@@ -19,6 +19,22 @@ from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerS
 
 _Value = TypeVar("_Value")
 
+COUNTS = """
+import time
+from softrun.runtime import WorldChanged, worlds
+step = 0
+for world in worlds():
+    print("in world", world.round)
+    try:
+        while True:
+            step += 1
+            time.sleep(0.005)
+            world.check(step)
+    except WorldChanged:
+        print("left", world.round, "after", step)
+"""
+"""A trainer that counts its steps, and does nothing else in them."""
+
 
 def wait_until(look: Callable[[], _Value | None], what: str) -> _Value:
     """The first true value of `look`, which is asked every few milliseconds."""
@@ -87,6 +103,12 @@ class Worker:
     @property
     def output(self) -> str:
         return self._output.read_text()
+
+    @property
+    def step(self) -> int:
+        """The last step that it has completed; 0 before the first."""
+        progress = self.writer.read_progress()
+        return (progress.step or 0) if progress is not None else 0
 
     def says(self, line: str) -> None:
         """Wait until the worker has printed the line."""

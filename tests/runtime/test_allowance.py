@@ -6,26 +6,12 @@ import time
 
 import pytest
 
-from fake_agent import FakeAgent, Worker, wait_until
+from fake_agent import COUNTS, FakeAgent, Worker, wait_until
 from softrun.runtime.events import WorldChangeEvent
 
 pytestmark = pytest.mark.processes
 
 LONG_S = 3600.0
-COUNTS = """
-import time
-from softrun.runtime import WorldChanged, worlds
-step = 0
-for world in worlds():
-    print("in world", world.round, "after", step > 0)
-    try:
-        while True:
-            step += 1
-            time.sleep(0.005)
-            world.check(step)
-    except WorldChanged:
-        print("left", world.round)
-"""
 # The ranks sum among themselves, and nothing else ever looks for a change.
 SUMS = """
 import torch, torch.distributed as dist
@@ -60,11 +46,6 @@ print("goes on in", get_worker_event().round)
 """
 
 
-def step(worker: Worker) -> int:
-    progress = worker.writer.read_progress()
-    return (progress.step or 0) if progress is not None else 0
-
-
 def silence(workers: list[Worker], leave_in_s: float = 0.0) -> None:
     """The agent's last word was a while ago."""
     now = time.monotonic()
@@ -86,43 +67,43 @@ def speak(workers: list[Worker]) -> None:
 def test_it_waits_between_two_steps_and_goes_on_where_it_was(agent: FakeAgent) -> None:
     worker = agent.start(COUNTS)
     agent.form([worker])
-    wait_until(lambda: step(worker) > 20, "steps")
+    wait_until(lambda: worker.step > 20, "steps")
     silence([worker], leave_in_s=LONG_S)
     time.sleep(0.05)  # the step that is under way, and ten more
-    last = step(worker)
+    last = worker.step
     time.sleep(0.05)
-    assert step(worker) == last
+    assert worker.step == last
     speak([worker])
-    wait_until(lambda: step(worker) > last + 20, "steps")
-    assert worker.output.splitlines() == ["in world 1 after False"]
+    wait_until(lambda: worker.step > last + 20, "steps")
+    assert worker.output.splitlines() == ["in world 1"]
 
 
 def test_what_the_agent_says_ends_the_wait(agent: FakeAgent) -> None:
     worker = agent.start(COUNTS)
     agent.form([worker])
-    wait_until(lambda: step(worker) > 20, "steps")
+    wait_until(lambda: worker.step > 20, "steps")
     silence([worker], leave_in_s=LONG_S)
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
-    worker.says("left 1")
+    wait_until(lambda: "left 1 after" in worker.output, "it leaves")
     agent.form([worker])
     time.sleep(0.05)
-    assert "in world 2 after True" not in worker.output, "it has no leave to work there yet"
+    assert "in world 2" not in worker.output, "it has no leave to work there yet"
     speak([worker])
-    worker.says("in world 2 after True")
+    worker.says("in world 2")
 
 
 def test_it_leaves_its_world_and_asks_for_another(agent: FakeAgent) -> None:
     worker = agent.start(COUNTS)
     agent.form([worker])
-    wait_until(lambda: step(worker) > 20, "steps")
+    wait_until(lambda: worker.step > 20, "steps")
     silence([worker])
     wait_until(lambda: "nothing heard from this worker's agent: leaving world 1" in worker.output, "it leaves")
     assert "left" not in worker.output, "nobody has told it what comes then"
     speak([worker])
-    worker.says("left 1")
+    wait_until(lambda: "left 1 after" in worker.output, "it leaves")
     wait_until(lambda: (status := worker.writer.read_status()) and status.broken_round == 1, "it asks")
     agent.form([worker])
-    worker.says("in world 2 after True")
+    worker.says("in world 2")
 
 
 def test_it_gets_out_of_the_group_that_it_sits_in(agent: FakeAgent) -> None:

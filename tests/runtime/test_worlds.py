@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_agent import FakeAgent, Worker, wait_until
+from fake_agent import COUNTS, FakeAgent, Worker, wait_until
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
 
@@ -75,6 +75,14 @@ def all_say(workers: list[Worker], line: str) -> None:
         worker.says(line)
 
 
+def a_world(agent: FakeAgent, script: str, size: int, **environment: str) -> list[Worker]:
+    """New workers, which go on in their first world."""
+    workers = [agent.start(script, **environment) for _ in range(size)]
+    agent.form(workers)
+    all_say(workers, f"world of {size} goes on")
+    return workers
+
+
 def one_reports_broken(workers: list[Worker], round_: int) -> None:
     """A neighbour of whoever has ended does; the others wait for their agent's word."""
     told = {"ready": True, "limits": ProgressLimits(), "applied": 1, "broken_round": round_}
@@ -92,9 +100,7 @@ def lose(agent: FakeAgent, workers: list[Worker], index: int, signum: int) -> No
 
 @pytest.mark.slow
 def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent) -> None:
-    workers = [agent.start(RFC_LOOP) for _ in range(4)]
-    agent.form(workers)
-    all_say(workers, "world of 4 goes on")
+    workers = a_world(agent, RFC_LOOP, 4)
     lose(agent, workers, 2, signal.SIGKILL)
     lose(agent, workers, 1, signal.SIGSTOP)
     assert [worker.process.poll() for worker in workers] == [None, None]
@@ -103,9 +109,7 @@ def test_the_loop_of_the_rfc_survives_a_killed_and_a_hung_peer(agent: FakeAgent)
 def test_survivors_go_on_and_a_replacement_is_healed(agent: FakeAgent, tmp_path: Path) -> None:
     log = tmp_path / "steps"
     log.mkdir()
-    workers = [agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)) for _ in range(4)]
-    agent.form(workers)
-    all_say(workers, "world of 4 goes on")
+    workers = a_world(agent, WORLDS, 4, SOFTRUN_STEP_LOG=str(log))
     lose(agent, workers, 2, signal.SIGKILL)
     workers.append(agent.start(WORLDS, SOFTRUN_STEP_LOG=str(log)))
     agent.pause(workers[:3], WorldChangeEvent.SCALE_UP)
@@ -123,9 +127,7 @@ def test_survivors_go_on_and_a_replacement_is_healed(agent: FakeAgent, tmp_path:
 
 @pytest.mark.slow
 def test_a_peer_that_hangs_is_left_behind(agent: FakeAgent) -> None:
-    workers = [agent.start(WORLDS) for _ in range(3)]
-    agent.form(workers)
-    all_say(workers, "world of 3 goes on")
+    workers = a_world(agent, WORLDS, 3)
     lose(agent, workers, 1, signal.SIGSTOP)
 
 
@@ -183,44 +185,24 @@ def test_without_a_group_a_pass_ends_with_its_world(agent: FakeAgent) -> None:
     assert worker.output.count("is over") == 2
 
 
-COUNTS = """
-import time
-from softrun.runtime import WorldChanged, worlds
-step = 0
-for world in worlds():
-    print("in world", world.round)
-    try:
-        while True:
-            step += 1
-            time.sleep(0.005)
-            world.check(step)
-    except WorldChanged:
-        print("left", world.round, "after", step)
-"""
-
-
 def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAgent) -> None:
     worker = agent.start(COUNTS)
     agent.form([worker])
     worker.says("in world 1")
     up = WorldChangeEvent.SCALE_UP
 
-    def step() -> int:
-        progress = worker.writer.read_progress()
-        return (progress.step or 0) if progress is not None else 0
-
     def waits_after(step_: int) -> None:
         agent.hold([worker], step_)
-        wait_until(lambda: step() == step_, f"step {step_}")
+        wait_until(lambda: worker.step == step_, f"step {step_}")
         time.sleep(0.05)  # ten steps
-        assert step() == step_
+        assert worker.step == step_
 
-    first = wait_until(step, "a step") + 20
+    first = wait_until(lambda: worker.step, "a step") + 20
     waits_after(first)
     waits_after(first + 5)
     agent.hold([worker], None)
-    wait_until(lambda: step() > first + 20, "it goes on")
-    last = step() + 30
+    wait_until(lambda: worker.step > first + 20, "it goes on")
+    last = worker.step + 30
     agent.hold([worker], last - 10)
     agent.pause([worker], up, leave_after=last)
     agent.form([worker], up, leave_after=last)
@@ -228,7 +210,7 @@ def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAge
     worker.says("in world 2")
     agent.pause([worker], up, leave_after=10**9)
     agent.form([worker], up, leave_after=10**9)
-    wait_until(lambda: step() > last + 20, "it works on in its world")
+    wait_until(lambda: worker.step > last + 20, "it works on in its world")
     assert "in world 3" not in worker.output
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
     agent.form([worker])

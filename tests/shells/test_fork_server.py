@@ -16,7 +16,7 @@ import pytest
 from local_cluster import PATIENCE_S
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.fork_server import Forked, ForkServer, Refused, Script
-from softrun.agent.workers.processes import Program
+from softrun.agent.workers.processes import Program, Start
 
 pytestmark = pytest.mark.processes
 
@@ -80,7 +80,7 @@ class Both:
 
     def run_cold(self, *args: str, env: dict[str, str]) -> tuple[int, str, str]:
         out, err = self.directory / "out", self.directory / "err"
-        process = Program(sys.executable, ("-u", *args), self.marked(env), str(out), str(err), 0, None)
+        process = Program(Start(sys.executable, ("-u", *args), self.marked(env), str(out), str(err)))
         code = process.reap(PATIENCE_S)
         assert code is not None
         return code, out.read_text(), err.read_text()

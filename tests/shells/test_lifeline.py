@@ -72,7 +72,7 @@ def test_who_is_tied_too_late_ends_at_once() -> None:
 
 DIES = """
 import os, signal, subprocess
-from softrun.agent.workers.processes import Program
+from softrun.agent.workers.processes import Program, Start
 
 class Popen(subprocess.Popen):
     def __init__(self, *args, **options):
@@ -81,7 +81,7 @@ class Popen(subprocess.Popen):
         os.kill(os.getpid(), signal.SIGKILL)
 
 subprocess.Popen = Popen
-Program("sleep", ("600",), {}, "", "", 0, None)
+Program(Start("sleep", ("600",)))
 """
 
 

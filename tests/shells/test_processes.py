@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster import PATIENCE_S
-from softrun.agent.workers.processes import Function, Process, Program
+from softrun.agent.workers.processes import Function, Process, Program, Start
 
 
 def leave_a_child() -> None:
@@ -29,7 +29,7 @@ def wait_to_be_killed() -> None:
 
 def function(start_method: str, call: object) -> Function:
     assert callable(call)
-    return Function(start_method, call, (), {}, "", "", 0, None)
+    return Function(start_method, Start(call))
 
 
 def has_ended(process: Process, within_s: float = PATIENCE_S) -> bool:
@@ -77,7 +77,7 @@ def test_a_function_collects_nothing_of_the_agents(tmp_path: Path) -> None:
 
 
 def test_a_program_has_ended() -> None:
-    process = Program(sys.executable, ("-c", "import sys; sys.exit(3)"), {}, "", "", 0, None)
+    process = Program(Start(sys.executable, ("-c", "import sys; sys.exit(3)")))
     assert has_ended(process)
     assert process.reap() == 3
 

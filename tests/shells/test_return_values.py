@@ -14,7 +14,7 @@ import torch
 
 from local_cluster import PATIENCE_S
 from softrun.agent.errors import SoftrunError
-from softrun.agent.workers.processes import Function
+from softrun.agent.workers.processes import Function, Start
 from softrun.agent.workers.return_values import ReturnedValue
 
 STRATEGIES = ["file_descriptor", "file_system"]
@@ -22,7 +22,7 @@ STRATEGIES = ["file_descriptor", "file_system"]
 
 def ended(start_method: str, call: Any, *args: object) -> Function:
     """A worker that has come to its end; whatever it left in its memory, or with its server, is gone."""
-    process = Function(start_method, call, args, {}, "", "", 0, None)
+    process = Function(start_method, Start(call, args))
     end = process.exit_fd()
     assert select.select([end], [], [], PATIENCE_S)[0]
     os.close(end)

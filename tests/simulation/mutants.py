@@ -17,7 +17,7 @@ from softrun.agent.core.stages import Stages
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import Address, BarrierAnswer, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.protocol.model import Address, BarrierAnswer, JobSettings, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import decisions, member_status, ranks, transitions
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.election import Election
@@ -86,30 +86,24 @@ def heeds_places_before_survival() -> list[Patch]:
     ]
 
 
-def ignores_max_nodes() -> list[Patch]:
+def _decides_with(wrongly: Callable[[JobSettings], JobSettings]) -> list[Patch]:
     decide = decisions.decide
 
     def wrong(round_: Round, *rest: Any, **named: Any) -> decisions.Decision:
-        settings = replace(round_.settings, max_nodes=99)
-        decision = decide(replace(round_, settings=settings), *rest, **named)
+        decision = decide(replace(round_, settings=wrongly(round_.settings)), *rest, **named)
         if decision.proposal is None:
             return decision
         return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
 
     return [(decisions, "decide", wrong)]
+
+
+def ignores_max_nodes() -> list[Patch]:
+    return _decides_with(lambda settings: replace(settings, max_nodes=99))
 
 
 def counts_the_minimum_wrongly() -> list[Patch]:
-    decide = decisions.decide
-
-    def wrong(round_: Round, *rest: Any, **named: Any) -> decisions.Decision:
-        settings = replace(round_.settings, min_nodes=max(1, round_.settings.min_nodes - 1))
-        decision = decide(replace(round_, settings=settings), *rest, **named)
-        if decision.proposal is None:
-            return decision
-        return replace(decision, proposal=replace(decision.proposal, settings=round_.settings))
-
-    return [(decisions, "decide", wrong)]
+    return _decides_with(lambda settings: replace(settings, min_nodes=max(1, settings.min_nodes - 1)))
 
 
 def charges_failures_that_a_loss_explains() -> list[Patch]:
