@@ -1,1 +1,1 @@
-"""The engine of one node, and what it consists of. Pure."""
+"""The engine of one node and its parts: what an agent decides. Every file here is pure."""

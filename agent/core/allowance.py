@@ -1,17 +1,18 @@
-"""For how long this agent's workers may go on without another word of it. `softrun.runtime.channel.allowance` is their
-end.
+"""How long this agent's workers may go on without hearing from it again. `softrun.runtime.channel.allowance` is the
+workers' side of this.
 
 An agent that is stopped, or whose host is cut off, cannot tell its workers that the others have gone on without them.
-So it tells them beforehand until when nobody can have, and moves that on.
+So it tells them in advance until when nobody can have gone on, and keeps moving that time forward.
 
-With leases that is until the lease may have expired (`softrun.agent.core.lease_clock`). Without, the others take this
-agent for dead when they have not heard it for the tolerance, so not before the tolerance has passed since it last
-*said* something. What it says may be lost on the way, and it cannot see that; but then it hears nothing either. So it
-counts from the last time at which it had both said something and heard: a follower its leader, a leader a member, or
-the store, without which nobody can go on. A world of its own needs nobody to be heard.
+With leases, that is the time at which its lease may expire (`softrun.agent.core.lease_clock`). Without leases, the
+others take this agent for dead when they have not heard from it for the beat tolerance, which cannot be earlier than
+the tolerance after it last *said* something. What it says may be lost on the way without its knowing, but then it
+hears nothing either. So it counts from the last time by which it had both said something and heard something: a
+follower hears its leader, and a leader hears a member or the store, without which nobody can go on. An agent that is
+alone in its world need hear nobody.
 
-What cannot be had: a network that loses what this agent says and brings what it is to hear; a step that is begun in
-time and takes longer than is left of the tolerance, and in which no group is used.
+Two cases are not covered: a network that loses what this agent says and still delivers what it should hear; and a step
+that begins in time, takes longer than the rest of the tolerance, and uses no group.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol.effects import Allow
 
 HOLD = 0.75
-"""The part of the tolerance after which no further step is completed: the rest is for the one that is under way."""
+"""After this part of the tolerance no further step is completed. The rest is for the step under way."""
 
 NO_BOUND = Allow(0.0, 0.0)
 
 
 class Allowance:
-    """`shared`: whether others may ever be in this job; if not, there is no bound."""
+    """`shared`: whether the job may have other nodes. If not, the workers may go on for ever."""
 
     def __init__(self, shared: bool, interval_s: float, tolerance_s: float) -> None:
         self._shared = shared
@@ -42,11 +43,11 @@ class Allowance:
         self._said_at = now
 
     def heard(self, now: float) -> None:
-        """It has heard another, or the store."""
+        """This agent has heard from another, or from the store."""
         self._heard_at = now
 
     def advance(self, alone: bool, lease: LeaseClock) -> list[Allow]:
-        """What is new. `alone`: there is nobody else in the world."""
+        """Return the new allowance, if it is time for one. `alone`: the world has no other node."""
         wanted = self._wanted(alone, lease)
         moved = wanted.hold_at - self._allowed.hold_at
         if wanted == self._allowed or (0 < moved < self._interval_s / 2):

@@ -1,4 +1,4 @@
-"""What the policy answers on this node."""
+"""What the restart policy answers on this node."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from softrun.policies import Response, RestartPolicyStrategy, Trigger
 
 
 class Answers:
-    """The policy's table, and what workers that nothing reaches make of it."""
+    """The policy's table, corrected for workers that never ask for a world and so cannot be told of one."""
 
     def __init__(self, policy: RestartPolicyStrategy, workers: LocalWorkers) -> None:
         self._policy = policy
         self._workers = workers
 
     def to(self, trigger: Trigger) -> Response:
-        """The policy's own."""
+        """The policy's own answer."""
         return self._policy.respond(trigger)
 
     def stops_for(self, trigger: Trigger) -> bool:
-        """Does this cost the workers their processes? Those that never ask for a world, too, whatever the policy."""
+        """Whether the workers are stopped and started again. Workers that never ask for a world always are."""
         return self._workers.never_asks or self.to(trigger) is Response.STOP_MEET_START
 
     @property
     def restarts_all(self) -> bool:
-        """Does a world of the same members cost all of them their processes?"""
+        """Whether all workers are restarted even if the next world has the same members."""
         return self.stops_for(Trigger.WORLD_BROKEN)

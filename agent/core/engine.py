@@ -5,14 +5,13 @@
 It is pure: it never sleeps, logs, reads a clock, opens a file or draws a random number, and it never blocks. All
 deadlines live here; `deadline()` says when it wants a `Tick`. The driver carries the effects out in the order given.
 
-What it decides, by what it hears of:
+This file decides what to do about the record, the store, the lease and the other nodes. The rest is decided in:
 
-- the record, the store and its lease, the other nodes: here
-- its workers: `softrun.agent.core.worker_news`
-- the stages that it passes through: `softrun.agent.core.stages`; what happens in each on each observation stands in the
-  `match` statements, the empty cells included
-- whom it follows, or whether it leads: `softrun.agent.rendezvous.election`
-- where its workers pause when nobody was lost: `softrun.agent.core.step_barrier`
+- `softrun.agent.core.worker_news`: what the workers say and how they end
+- `softrun.agent.core.stages`: the stages of an agent; the `match` statements below say what each observation does in
+  each stage, including nothing
+- `softrun.agent.rendezvous.election`: which node this one follows, or whether it leads
+- `softrun.agent.core.step_barrier`: after which step the workers pause when nobody was lost
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from softrun.agent.rendezvous.election import Election
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 from softrun.runtime.events import WorldChangeEvent
 
-BARRIER_S = 5.0  # for all agents to say which step their workers can reach
-TELLING_S = 0.03  # for all agents and workers to hear of a world
-SILENCE_S = 60.0  # a worker that has not asked for its world by then may never ask
+BARRIER_S = 5.0  # how long the agents may take to say which step their workers can reach
+TELLING_S = 0.03  # how long a world takes to reach all agents and workers
+SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
 class Engine:
@@ -53,7 +52,7 @@ class Engine:
         self._now = now
         self._effects = Outbox()
 
-        self._hurry = False  # end as soon as the workers are gone, even if others still need this agent
+        self._hurry = False  # it ends as soon as its workers are gone, even if others still need it
         self._hosts_store = False
         self._store_empty = False
         self._lingers = False  # other nodes still need the store that this agent hosts
@@ -128,7 +127,7 @@ class Engine:
             self._silence.deadline(leased=self._lease.leased),
             self._standing.departure.until if self._standing.departure is not None else None,
         ]
-        # What is overdue was looked at just now, and waits for something else.
+        # Anything overdue was handled just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
 
     # --- observations
@@ -220,18 +219,18 @@ class Engine:
             case Stage.WORKING if news:
                 self._meet(round_)
             case Stage.FINISHED if news:
-                self._enter(round_)  # they ended while it was made, and the others wait for them there
+                self._enter(round_)  # they ended while this world was being made, and the others wait for them in it
             case Stage.WORKING | Stage.FINISHED:
                 pass
             case Stage.RESTARTING | Stage.LEAVING:
-                pass  # the record is looked at again when the workers are gone
+                pass  # it reads the record again when the workers are gone
 
     def _meet(self, round_: Round) -> None:
-        """A world is sealed with this node in it: bring its workers there."""
+        """A world is sealed with this node in it: bring its workers into it."""
         if not self._lease.sure(self._now):
-            return  # somebody may have gone on without this node; looked at again with the next renewal
+            return  # the others may have gone on without this node; it tries again after the next renewal
         if round_.number <= self._standing.broken_round:
-            return  # its workers failed there: only the next world is of use
+            return  # its workers found this world broken: only the next one is of use
         told = self._workers.told
         if told is not None and self._answers.stops_for(_trigger(told, round_)):
             self._stages.restart(self._now, charged=False)
@@ -277,7 +276,7 @@ class Engine:
             self._stages.verdict.peer_lost(self._now)
 
     def _fence(self) -> None:
-        """This node's lease may expire soon: a node that then takes its place must not meet its workers."""
+        """This node's lease may expire soon. Another node may then take its place, and must not meet its workers."""
         self._lease.doubt(self._now)
         if self._workers.living():
             self._effects.note(
@@ -289,7 +288,7 @@ class Engine:
         self._effects += self._workers.hurry(self._now)
 
     def _end_who_stays(self) -> None:
-        """PAUSE asks a worker to leave; one that does not in time, in the middle of a checkpoint, say, is ended."""
+        """End the workers if one was told to leave and has not in time: it may be in the middle of a checkpoint."""
         if self.stage is Stage.WAITING and not self._workers.has_left():
             self._effects.note(
                 "a worker did not leave its world in time: the workers of this node are ended", warning=True
@@ -298,10 +297,10 @@ class Engine:
             self._effects += self._workers.hurry(self._now)
 
     def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
-        """It comes back as a newcomer."""
+        """The others have a world without this node: it comes back as a newcomer."""
         if not self._workers.eligible():
             why = "the others went on without this node, none of whose workers can be in a world"
-        # One whose workers are being started again is on its way back already, and has said so.
+        # A node that is restarting its workers is on its way back already, and has said so.
         self._effects.note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
         self._standing.incarnation += 1
         self._workers.stay_behind()
@@ -355,10 +354,10 @@ class Engine:
         if gone and node in self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
 
-    # --- leaving, and letting come, between two steps
+    # --- nodes leave and join between two steps
 
     def _others_may_go_on(self) -> bool:
-        """Is there a world that this node's going makes smaller, and does not end?"""
+        """Whether the others can go on in a smaller world when this node leaves."""
         record = self.record
         return (
             record is not None
@@ -378,7 +377,7 @@ class Engine:
             self._stages.leave(leaving.result, self._now, leaving.result.signum)
 
     def _go(self, leaving: Departure) -> None:
-        """Leave, if this node is not needed any more, or has been for long enough."""
+        """Leave if the others no longer need this node, or if it has stayed for long enough."""
         asked = self._election.leaders_report(self.record, self._report())
         if leaving.is_due(
             works=self.stage is Stage.WORKING,
@@ -413,7 +412,7 @@ class Engine:
         )
         self._stages.enter(Stage.ENDED, self._now)
 
-    # --- what follows without any news
+    # --- what is due, whatever was observed
 
     def _advance(self) -> None:
         lost_at = self._silence.deadline(leased=self._lease.leased)
@@ -442,7 +441,7 @@ class Engine:
         self._news.replace_failed(self._now)
 
     def _lead_and_follow(self, report: Report) -> None:
-        """Each step may change what this node answers as a leader or to its leader, and nothing else of its report."""
+        """Each step may change what this node says as a leader or to its leader, and nothing else in its report."""
         sure, seeks = self._lease.sure(self._now), self.stage is Stage.WAITING
         self._effects += self._election.advance(self.record, report, seeks, sure)
         report = self._standing.amended(report, self._election.leadership)
@@ -465,7 +464,7 @@ class Engine:
                 pass
 
     def _allow_on(self) -> None:
-        """How long the workers may go on without another word of this agent."""
+        """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
         if any(isinstance(effect, do.Say) for effect in self._effects):
@@ -488,7 +487,7 @@ class Engine:
             self._stages.leave(Result(Outcome.RENDEZVOUS_FAILED, text), self._now)
 
     def _look_again(self) -> None:
-        """Is there a world for this node that could not be met before?"""
+        """Enter the newest world, if this node has a place there and could not enter it before."""
         record = self.record
         if record is not None and record.phase is Phase.SEALED and self._standing.is_placed:
             self._meet(record)
@@ -510,13 +509,13 @@ class Engine:
                 warning=True,
             )
 
-    # --- small things
+    # --- its report and its leader
 
     def _report(self) -> Report:
         return self._standing.report(self._election.leadership, self._now)
 
     def _said(self) -> Report:
-        """What this node said at the end of the last observation."""
+        """The report of this node at the end of the last observation."""
         return self._standing.said or self._report()
 
     def _leader(self) -> Member | None:

@@ -1,4 +1,4 @@
-"""What one agent's engine was started with."""
+"""The settings of one agent's engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softrun.runtime.events import ProgressLimits
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What an agent was started with; times in seconds."""
+    """The settings of one agent's engine. Times are in seconds."""
 
     job: JobSettings
     node: str
@@ -21,17 +21,17 @@ class EngineConfig:
     max_restarts: int
     preferred_rank: int = 0
     named_store: Address | None = None
-    """Where the user wants the workers of the first world to meet. No host, or port 0, leaves that to the agent that
-    seals; with `job.named_store` there are both."""
+    """Where the user wants the workers of the first world to meet. An empty host, or port 0, is filled in by the agent
+    that seals the world; with `job.named_store` both are given."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0
     last_call_s: float = 0.3
     broken_s: float = 0.5
-    verdict_s: float = 0.5  # a worker's failure waits so long for the death of a peer that excuses it
+    verdict_s: float = 0.5  # how long a worker's failure waits for news of a peer's death that excuses it
     grace_s: float = 30.0
     limits: ProgressLimits = ProgressLimits()  # noqa: RUF009 - a frozen value
-    """Of workers that say nothing else."""
+    """For workers that set no limits of their own."""
     exit_barrier_s: float = 300.0
     close_timeout_s: float = 30.0
-    store_timeout_s: float = 60.0  # a store that has not answered for that long is lost
+    store_timeout_s: float = 60.0  # a store that has not answered for this long is lost

@@ -1,9 +1,9 @@
 """This agent's lease in the store: when to renew it, and when it may have expired.
 
-The lease stands at least until its time counted from the moment at which the last renewal was *asked* for, by this
-agent's own clock: the store counts from a later moment. Shortly before that the workers must have stopped, because the
-others may then be told that this agent is dead, and take its place. A store that is away changes nothing of this: from
-here it looks just like a network that cut this agent off alone.
+By this agent's own clock, the lease stands at least for its whole time after the last renewal was *asked* for: the
+store begins to count later. The workers must have stopped shortly before that, because the others may then hear that
+this agent is dead, and take its place. An unreachable store changes nothing: from here it looks just like a network
+that has cut off this agent alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from math import inf
 
 RENEWALS = 5
-"""How often a lease is renewed in its time: how many renewals may be slow or lost before the workers must stop."""
+"""How many times a lease is renewed in its time, so as many renewals may be slow or lost before the workers stop."""
 
 
 class LeaseClock:
-    """Of an agent in a store without leases: `lease_number` is 0, and it is always sure."""
+    """One agent's lease. In a store without leases `lease_number` stays 0, and the agent is always sure."""
 
     def __init__(self) -> None:
         self.lease_number = 0
@@ -25,7 +25,7 @@ class LeaseClock:
         self._doubted_at: float | None = None
 
     def renewed(self, until: float, lease_number: int, granted_s: float, now: float) -> bool:
-        """The lease was renewed. Was it another one before, which had expired?"""
+        """The lease was renewed. Return whether it replaces an earlier lease, which has expired."""
         lapsed = self.lease_number not in (0, lease_number)
         self.lease_number, self._until, self._granted_s = lease_number, until, granted_s
         if self.sure(now):  # an answer can be so late that it is worth nothing
@@ -39,7 +39,7 @@ class LeaseClock:
         return self.lease_number > 0
 
     def sure(self, now: float) -> bool:
-        """Is it certain that nobody takes this agent for dead because of its lease?"""
+        """Whether it is certain that nobody takes this agent for dead because of its lease."""
         return now < self._until - self._margin_s
 
     @property
@@ -48,7 +48,7 @@ class LeaseClock:
         return self._until - self._margin_s, self._until - self._last_s
 
     def due(self, now: float) -> bool:
-        """Is it time to ask for a renewal? Once asked for, it is due again after as long."""
+        """Whether it is time to ask for a renewal. If so, the next one is due an interval later."""
         if self._renew_at is None or now < self._renew_at:
             return False
         self._renew_at = now + self._granted_s / RENEWALS
@@ -64,12 +64,12 @@ class LeaseClock:
         return self._doubted_at is not None
 
     def expiring(self, now: float) -> bool:
-        """Is it time to end the workers that have not stopped? An agent that was itself away gives them as long."""
+        """Whether it is time to end the workers that have not stopped. They get as long if the agent did not run."""
         ends_at = self._ends_at()
         return ends_at is not None and now >= ends_at
 
     def deadline(self, now: float) -> float | None:
-        """When something must be done without any news."""
+        """When something is due without any news."""
         if self._renew_at is None:
             return None
         ends_at = self._ends_at() or self._until - self._margin_s
@@ -80,10 +80,10 @@ class LeaseClock:
 
     @property
     def _margin_s(self) -> float:
-        """For what the workers need to hear that they must stop, and to leave their world."""
+        """The time that the workers need to hear that they must stop and to leave their world."""
         return min(2.0, self._granted_s / 4)
 
     @property
     def _last_s(self) -> float:
-        """For what the kernel needs to end them."""
+        """The time that the kernel needs to end them."""
         return min(0.5, self._granted_s / 8)

@@ -1,11 +1,13 @@
-"""The local workers of one agent: who of them can be in a world, what they are told, and how they are stopped together.
+"""The local workers of one agent: which of them can be in a world, what they are told, and how they are stopped.
 
-Each is in a slot (`softrun.agent.core.worker_slot`). Not every worker that runs can be in a world. One that was started
-while a world was under way is *outside* until it has asked for a world, so the others never wait for its imports; so is
-one that has kept them waiting for too long. One that makes no progress and does not leave its world when it is told to
-is *stuck*: the others go on without it, until it has left, or is ended. One that exits 0 is done: its work was, if it
-has worked and nobody waits for it in a call (`through`); else it has left, and may leave a gap that the others have to
-be told of.
+Each is in a slot (`softrun.agent.core.worker_slot`). Not every worker that runs can be in a world:
+
+- A worker that was started while a world was under way is *outside* until it has asked for a world, so the others never
+  wait for its imports. So is a worker that has kept them waiting for too long.
+- A worker that makes no progress, and does not leave its world when it is told to, is *stuck*: the others go on without
+  it until it has left or is ended.
+- A worker that exits 0 is done. Its work is done as well (`through`) if it has worked and nobody waits for it in a
+  call. Otherwise it has only left, and the others may have to be told of the gap.
 
 Workers that are stopped become absent again by `renew` or `replace` (as new incarnations, which the rendezvous sees as
 newcomers) or by `rewind` (as the same ones: hard restarts change nothing in the world that they follow, so workers that
@@ -20,8 +22,8 @@ from softrun.agent.protocol.model import Address, Round, Worker
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
 
-JOIN_S = 60.0  # for the step that was agreed on, when nodes are added
-LEAVE_S = 10.0  # and when one leaves: it works on for this long, and at most for a third of the grace time
+JOIN_S = 60.0  # how long the workers may take to reach the agreed step when nodes are added
+LEAVE_S = 10.0  # and when a node leaves; at most a third of the grace time
 
 
 class LocalWorkers:
@@ -38,31 +40,31 @@ class LocalWorkers:
         self._grace_s = grace_s
         self._named_store = named_store
         self._slots = [WorkerSlot(Worker(local_rank, 1)) for local_rank in range(size)]
-        self._rewinding = False  # the workers that were stopped will be back in their places
+        self._rewinding = False  # the workers that were stopped will return to their places
         self.told: Round | None = None
         """The last world that the workers were told of."""
         self.incomplete = False
-        """One of them has ended before it was there: the others wait for it in vain."""
+        """A worker has ended before it entered this world: the others wait for it in vain."""
         self.unbuilt = False
-        """One of them has exited 0 before it had shown any work there: others may wait for it to build their groups."""
+        """A worker has exited 0 before it had shown any work there: others may wait for it to build their groups."""
         self.never_came = 0
-        """The last world for which one of them had never asked when it exited 0."""
+        """The last world for which a worker had never asked when it exited 0."""
         self.missed = 0
-        """The last world in which one of them has not been because its work was done."""
+        """The last world that a worker never entered because its work was done."""
         self.never_asks = False
         """They take their world from their environment alone: nothing that they are told reaches them."""
         self.waits_for_silent = True
         """Before their first world, the workers that are ready wait for the others."""
         self._given_up: list[Failure | None] = []
 
-    # --- what they are like now
+    # --- their state now
 
     def eligible(self) -> tuple[Worker, ...]:
         """The workers that should be in a world, or were in one and are done; not those that failed or were stopped."""
         return tuple(slot.worker for slot in self._slots if self._rewinding or slot.may_work)
 
     def absent(self) -> bool:
-        """Whether one of them is to be started."""
+        """Whether one of them has yet to be started."""
         return any(slot.state is State.ABSENT for slot in self._slots)
 
     def all_workers(self) -> tuple[Worker, ...]:
@@ -70,11 +72,11 @@ class LocalWorkers:
         return tuple(slot.worker for slot in self._slots)
 
     def was_in_world(self) -> bool:
-        """Does one of them run that has been in a world?"""
+        """Whether a running worker has been in a world."""
         return any(slot.runs and slot.entered for slot in self._slots)
 
     def since(self) -> int:
-        """The first world since when a living worker has been in every world; 0 if there is none."""
+        """The first world since when a living worker has been in every world; 0 if no living worker has."""
         return min((slot.since for slot in self._slots if slot.lives and slot.since), default=0)
 
     def at_work(self) -> list[tuple[int, int]]:
@@ -82,7 +84,7 @@ class LocalWorkers:
         return [(slot.local_rank, slot.launch) for slot in self._slots if slot.works]
 
     def has_entered(self) -> bool:
-        """Whether all workers told to work, at least one, are in their world. One that asks for none counts."""
+        """Whether workers were told to work and all of them have entered their world. Those that never ask count."""
         at_work = [slot for slot in self._slots if slot.works]
         return bool(at_work) and all(slot.applied >= slot.named for slot in at_work if not self.never_asks)
 
@@ -95,19 +97,19 @@ class LocalWorkers:
         return tuple(slot.local_rank for slot in self._slots if slot.runs and slot.outside)
 
     def through(self) -> int:
-        """Has one of them ended because its work was done? Then the last world in which they have shown their work.
+        """The last world in which the workers have shown work, if one has ended because its work was done; otherwise 0.
 
-        One that never worked, or was in a call, has left.
+        A worker that never worked, or was in a call, has only left.
         """
         done = (s for s in self._slots if s.state is State.DONE or (s.state is State.STOPPED and s.through))
         return max(s.worked for s in self._slots) if any(s.worked and not s.called for s in done) else 0
 
     def has_stuck(self) -> bool:
-        """Does one of them live that is stuck?"""
+        """Whether a running worker is stuck."""
         return any(slot.runs and slot.stuck for slot in self._slots)
 
     def has_worked(self) -> bool:
-        """Has one of the workers shown that it works in the world that they were told of last?"""
+        """Whether a worker has shown work in the world that they were told of last."""
         return self.told is not None and any(slot.worked == self.told.number for slot in self._slots)
 
     def done(self) -> tuple[int, ...]:
@@ -124,11 +126,11 @@ class LocalWorkers:
         return State.DONE in states and states <= {State.DONE, State.FAILED, State.STOPPED}
 
     def ranks(self) -> tuple[tuple[int, int], ...]:
-        """(local rank, global rank) of each that was told of a place, in the last world that it was told of."""
+        """(local rank, global rank) of each worker, in the last world that it was told of."""
         return tuple((slot.local_rank, slot.info.rank) for slot in self._slots if slot.info is not None)
 
     def deadline(self) -> float | None:
-        """When `tick` has something to do, whatever happens; None if it has not."""
+        """When `tick` has something to do, if nothing else happens first; None if it has not."""
         return min((at for slot in self._slots for at in slot.deadlines()), default=None)
 
     # --- telling
@@ -138,7 +140,7 @@ class LocalWorkers:
         effects: list[Effect] = []
         change = ranks.change(self.told, world) if self.told is not None else None
         self.incomplete = self.unbuilt = False
-        # The step is one of the world that this one follows: who left that before, or never was there, need not wait.
+        # The agreed step is one of the last world: workers that had left that, or never were in it, need not wait.
         follows = self.told is not None and self.told.number == world.number - 1
         leave_after = world.leave_after if follows else 0
         in_step = [slot for slot in self._slots if not slot.paused]
@@ -173,7 +175,7 @@ class LocalWorkers:
             slot.since = 0
 
     def warm_up(self, expected: Round, life: tuple[str, int], restarts_left: int, now: float) -> list[Effect]:
-        """Start the absent workers, PAUSED and outside; `expected` is the world as it would be with them."""
+        """Start the absent workers, PAUSED and outside. `expected` is the world as it would be with them."""
         places = ranks.places(expected, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -183,7 +185,7 @@ class LocalWorkers:
         return [Spawn(tuple(fresh), restarts_left)] if fresh else []
 
     def hold(self, local_rank: int, step: int | None) -> list[Effect]:
-        """Have a worker that works complete no step after this one before it is told more; None: it may go on."""
+        """Tell a worker to stop after this step until it is told to go on; None tells it to go on."""
         slot = self._slots[local_rank]
         if not slot.works or slot.stop_after == step:
             return []
@@ -191,14 +193,14 @@ class LocalWorkers:
         return [slot.tell(WorkerState.HEALTHY, None, self._number(), stop_after=step)]
 
     def pause(self, change: WorldChangeEvent | None, now: float, leave_after: int = 0) -> list[Effect]:
-        """Tell PAUSED to each running worker that works; it leaves after step `leave_after`, or at once if 0."""
+        """Tell PAUSED to each worker that works. It leaves after step `leave_after`, or at once if that is 0."""
         until = now + (JOIN_S if change is WorldChangeEvent.SCALE_UP else self.leave_s)
         at_work = [slot for slot in self._slots if slot.works]
         return [slot.pause(change, self._number(), now, leave_after, until) for slot in at_work]
 
     @property
     def leave_s(self) -> float:
-        """How long a node that was told to leave works on, if need be."""
+        """How long a node that was told to leave may still work, in seconds."""
         return min(LEAVE_S, self._grace_s / 3)
 
     def _number(self) -> int:
@@ -209,7 +211,7 @@ class LocalWorkers:
     # --- what they say, and whether they make progress
 
     def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> bool:
-        """A worker has said how it is. False if it is an earlier one."""
+        """Take in a worker's status. False if it comes from an earlier process, or nobody needs it any more."""
         slot = self._slots[local_rank]
         return slot.launch == launch and slot.said(status, self._limits, now)
 
@@ -218,34 +220,34 @@ class LocalWorkers:
         return self._slots[local_rank].look()
 
     def look_at_all(self) -> list[Effect]:
-        """Look at the progress of each that is watched."""
+        """Look at the progress of every worker that is watched."""
         return [effect for slot in self._slots for effect in slot.look()]
 
     def hangs(self, local_rank: int, launch: int, at: float, now: float) -> bool:
-        """A worker's progress was looked at. Has it passed a limit that it had not passed before?"""
+        """A worker last made progress at `at`. Return whether another limit has passed since."""
         slot = self._slots[local_rank]
         return slot.launch == launch and slot.hangs(at, now)
 
     def overdue(self, local_rank: int, now: float) -> bool:
-        """Has its hard limit passed?"""
+        """Whether its hard limit has passed."""
         watch = self._slots[local_rank].watch
         return watch is not None and watch.overdue(now)
 
     def describe(self, local_rank: int, now: float) -> str:
-        """For how long a worker has made no progress, for a line of the log."""
+        """How long a worker has made no progress, in words for the log."""
         watch = self._slots[local_rank].watch
         return f"worker {local_rank} has made no progress for {0.0 if watch is None else now - watch.since:.1f} s"
 
     def show(self, local_rank: int) -> list[Effect]:
-        """Have the stacks of a worker that makes no progress in its log, once."""
+        """Have a worker that makes no progress write its stacks to its log, once."""
         return self._slots[local_rank].show()
 
     def leaving(self, local_rank: int) -> bool:
-        """Was it told to leave its world at once, and has not yet?"""
+        """Whether it was told to leave its world at once, and has not yet."""
         return self._slots[local_rank].is_leaving
 
     def waits(self, local_rank: int) -> bool:
-        """Has it left its world, and was told of no other?"""
+        """Whether it has left its world and was told of no other."""
         return self._slots[local_rank].waits
 
     def is_stuck(self, local_rank: int) -> bool:
@@ -253,23 +255,24 @@ class LocalWorkers:
         return self._slots[local_rank].stuck
 
     def give_up_on(self, local_rank: int, now: float, *, stopped: bool = False) -> bool:
-        """Has a worker that is leaving its world made no progress even so, or cannot make any? Then it is stuck."""
+        """Return whether it is stuck: told to leave its world, and without progress or `stopped` by a signal."""
         return self._slots[local_rank].give_up_on(now, stopped=stopped)
 
     def end(self, local_rank: int, now: float, *, hangs: bool = True) -> list[Effect]:
-        """End a worker, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
+        """End it, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace time."""
         return self._slots[local_rank].fail(now, hangs=hangs)
 
     # --- workers that have asked for no world
 
     def unasked(self) -> list[tuple[int, int]]:
-        """The local ranks and launches of running workers that have asked for no world, while the one that their
-        environment names is not theirs, or no longer."""
+        """The local ranks and launches of running workers that have asked for no world, and whose environment does not
+        name the world that they are in."""
         silent = [slot for slot in self._slots if slot.is_silent and slot.uses_another(slot.launch_port)]
         return [(slot.local_rank, slot.launch) for slot in silent]
 
     def uses_store(self, local_rank: int, launch: int, port: int) -> bool:
-        """One that has asked for no world has begun in the one of that worker store. Is it another than its own?"""
+        """A worker is connected to the worker store at `port`. Return whether it never asked for a world, and this is
+        not the store of its own."""
         slot = self._slots[local_rank]
         return slot.launch == launch and slot.is_silent and slot.uses_another(port)
 
@@ -278,17 +281,17 @@ class LocalWorkers:
         return any(slot.spoke for slot in self._slots)
 
     def late_at(self, joins: bool) -> float | None:
-        """When one that has yet to ask for its world has kept the others waiting for as long as they may wait.
+        """When the workers have waited long enough for those that have yet to ask for their world; None: for ever.
 
-        `joins`: they wait outside, as all of a node do before its first world.
+        `joins`: they wait outside, as all workers of a node do before its first world.
         """
         late = [slot.launched_at for slot in self._slots if slot.is_silent and slot.outside is joins]
-        asked = [slot for slot in self._slots if slot.spoke]  # ended workers count as well: the others wait as they did
+        asked = [slot for slot in self._slots if slot.spoke]  # ended workers count, too: they have waited as well
         softs = [slot.soft for slot in asked if slot.soft is not None]
         return max(min(late), min(slot.spoke_at for slot in asked)) + min(softs) if softs and late else None
 
     def leave_out_silent(self) -> None:
-        """The others may be waiting for workers that have asked for no world yet: these are outside until they ask."""
+        """Count the workers that have not asked for a world as outside until they ask: others may wait for them."""
         self.waits_for_silent = False
         for slot in self._slots:
             slot.outside = slot.outside or slot.is_silent
@@ -302,7 +305,7 @@ class LocalWorkers:
     def stop(self, signum: int, now: float, rewinding: bool = False) -> list[Effect]:
         """Ask every running worker to end; SIGKILL follows after the grace time, or at once for signal 9.
 
-        One that is ending by itself is not asked. `rewinding`: they will be started again in their places (`rewind`).
+        A worker that is ending by itself is not asked. `rewinding`: they will start again in their places (`rewind`).
         """
         self._rewinding = rewinding
         return [effect for slot in self._slots for effect in slot.stop(signum, now, self._grace_s)]
@@ -317,7 +320,7 @@ class LocalWorkers:
         return [effect for slot in self._slots for effect in slot.hurry(now)]
 
     def tick(self, now: float) -> list[Effect]:
-        """What is due by now."""
+        """Do what is due by now."""
         effects: list[Effect] = []
         for slot in self._slots:
             due = slot.watched.deadline() if slot.watched is not None else None
@@ -344,15 +347,15 @@ class LocalWorkers:
         return [tell] if tell is not None else []
 
     def given_up(self) -> list[Failure | None]:
-        """Those that were given up since this was asked last, each as if it had ended: its failure, if it is one."""
+        """The workers that were given up since the last call, each as if it had ended: its failure, or None."""
         given_up, self._given_up = self._given_up, []
         return given_up
 
     def exited(self, local_rank: int, launch: int, exitcode: int) -> Failure | None:
-        """A worker has ended. Returns its failure, if nobody had asked it to end."""
+        """Take in the end of a process. Returns its failure, if nobody had asked it to end."""
         slot = self._slots[local_rank]
         if slot.launch != launch or not slot.lives:
-            return None  # an earlier life, given up long ago
+            return None  # an earlier process, which was given up long ago
         was_asked = slot.state is State.STOPPING
         failure = slot.exited(exitcode)
         if slot.state is State.DONE and not was_asked:
@@ -360,14 +363,14 @@ class LocalWorkers:
         return failure
 
     def _gap(self, slot: WorkerSlot) -> None:
-        """One has exited 0. Do the others of its world wait for it?"""
+        """A worker has exited 0: note it if the others in its world may wait for it."""
         if self.told is None or not slot.entered:
             return
         if slot.spoke and slot.applied < slot.named:
             self._miss(slot, self.told)
         if not slot.spoke:
             self.never_came = self.told.number
-        # One that never asked cannot be waited for by a script that does not ask either.
+        # A script that never asks for a world cannot wait for a worker that has not asked.
         waited_for = not slot.spoke and self.has_asked()
         self.incomplete |= slot.called == self.told.number or waited_for
         self.unbuilt |= slot.spoke and slot.worked != self.told.number
@@ -380,15 +383,15 @@ class LocalWorkers:
     # --- starting again
 
     def renew(self) -> None:
-        """After everybody was stopped: every slot gets a new incarnation, whatever it had come to."""
+        """After all workers were stopped: give every slot a new incarnation, whatever its state."""
         if self.living():
             raise AssertionError("renewed workers that live")
         self._begin_again([slot.renewed() for slot in self._slots])
 
     def rewind(self) -> None:
-        """After everybody was stopped: every slot can be started again in the place that its node already has.
+        """After all workers were stopped: let every slot start again in the place that its node already has.
 
-        Those that are done stay so: "finished work is never run again".
+        Workers that are done stay done: "finished work is never run again".
         """
         if self.living():
             raise AssertionError("rewound workers that live")
@@ -400,7 +403,7 @@ class LocalWorkers:
         self._rewinding = self.incomplete = self.unbuilt = False
 
     def replace(self, local_rank: int, *, outside: bool = False) -> None:
-        """After one worker failed: its slot alone gets a new incarnation; the others need not wait for one outside."""
+        """After one worker failed: give its slot a new incarnation. The others do not wait for one that is outside."""
         self._slots[local_rank] = self._slots[local_rank].renewed(outside=outside)
 
     def restarts_of(self, local_rank: int) -> int:

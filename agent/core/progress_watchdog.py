@@ -1,7 +1,8 @@
-"""The watch over one worker's progress: when it was seen last, and when to look again.
+"""The watch over one worker's progress: when the worker last made progress, and when to look again.
 
-The worker leaves the time of its progress where the agent can look (`softrun.runtime.channel.progress`). The agent does
-so only when a limit would have passed since what it knows of, so a worker that goes on costs one look for each limit.
+The worker writes the time of its progress where the agent can read it (`softrun.runtime.channel.progress`). The agent
+reads it only when a limit has passed since the last progress that it knows of, so a worker that makes progress costs
+one look per limit.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from softrun.runtime.events import ProgressLimits
 
 LEAVE = ProgressLimits(soft=10.0, hard=60.0)
-"""For a worker that has been told to leave its world: nothing that it may wait for goes on there."""
+"""For a worker that was told to leave its world, where nothing that it may wait for goes on."""
 FREED_S = 2.0
-"""It may take a worker that was only waiting so long to get out of that, once it is told to leave its world."""
+"""How long a worker that was only waiting may need to stop waiting, once it is told to leave its world."""
 
 
 @dataclass
@@ -26,13 +27,13 @@ class ProgressWatchdog:
     _told_at: float | None = None  # since when it should have left its world
 
     def apply(self, limits: ProgressLimits, now: float) -> None:
-        """The worker wishes to be watched so, from now on."""
+        """Watch the worker by these limits from now on."""
         if limits != self.limits:
             self.limits, self.since = limits, now
             self._passed.clear()
 
     def begin(self) -> None:
-        """It was told of a world: whatever was done about it in the last one may have to be done again."""
+        """It was told of a world: what was done about it in the last one may have to be done again."""
         self._passed.clear()
 
     def leave(self, now: float) -> None:
@@ -49,7 +50,7 @@ class ProgressWatchdog:
         return min((at for at in self._due() if at not in self._passed), default=None)
 
     def progressed(self, at: float, now: float) -> bool:
-        """Its last progress was then. Has a limit passed that had not passed before?"""
+        """Its last progress was at `at`. Return whether another limit has passed since."""
         if at > self.since:
             self.since = at
             self._passed.clear()
@@ -59,11 +60,11 @@ class ProgressWatchdog:
         return bool(new)
 
     def stalls(self, now: float) -> bool:
-        """Has any limit passed since its last progress?"""
+        """Whether any limit has passed since its last progress."""
         return bool(self._past(now))
 
     def overdue(self, now: float) -> bool:
-        """Has its hard limit passed?"""
+        """Whether its hard limit has passed."""
         hard = self._hard_at()
         return hard is not None and now >= hard
 
@@ -71,7 +72,7 @@ class ProgressWatchdog:
         return {due for due in self._due() if now >= due}
 
     def _due(self) -> list[float]:
-        # Nobody is ended who was not told to leave its world before: the first limit of all is a soft one.
+        # No worker is ended before it was told to leave its world, so the first limit acts as a soft one.
         first = min((limit for limit in (self.limits.soft, self.limits.hard) if limit is not None), default=None)
         due = (self._at(first, LEAVE.soft), self._hard_at())
         return [at for at in due if at is not None]

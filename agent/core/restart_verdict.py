@@ -1,8 +1,8 @@
 """Whether a failure of this node's workers costs it one of its restarts.
 
-"Decrease max_restarts" (RFC, "Worker failures", option 1) is for a failure of the node's own. One that the death of a
-peer explains costs nothing: a worker that fails when its peer is lost is not to blame. Since the death may become known
-a little later than the failure, the verdict waits for it.
+"Decrease max_restarts" (RFC, "Worker failures", option 1) is meant for a node's own failures. If a peer's death
+explains the failure, it costs nothing: a worker that fails because its peer is gone is not to blame. The death may
+become known a little later than the failure, so the verdict waits for it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from softrun.agent.protocol.effects import Failure
 
 
 class RestartVerdict:
-    """Counts what a node's own failures cost. `wait_s`: how long a peer's death is waited for, in seconds."""
+    """Counts the restarts that a node has left. `wait_s`: how long to wait for news of a peer's death, in seconds."""
 
     def __init__(self, max_restarts: int, wait_s: float) -> None:
         self.restarts_left = max_restarts
         self.failures: list[Failure] = []
-        """Of the last incarnation: those before it were answered by a restart."""
+        """The failures since the last restart, which answered those before it."""
         self.charges = False
-        """The restart that is under way answers a failure of this node's own."""
+        """Whether the restart under way was caused by a failure on this node."""
         self._wait_s = wait_s
         self._since = 0.0
         self._loss_at: float | None = None
@@ -36,17 +36,17 @@ class RestartVerdict:
         self.charges, self._since = charges, now
 
     def due_at(self, *, has_peers: bool) -> float:
-        """When it is certain that no peer's death explains the failure."""
+        """When to stop waiting for a peer's death that explains the failure."""
         return self._since + (self._wait_s if self.charges and has_peers else 0.0)
 
     def is_excused(self) -> bool:
-        """A peer was lost at about the time at which the workers failed: its death is the likely cause."""
+        """Whether a peer was lost at about the time of the failure: its death is then the likely cause."""
         return self._loss_at is not None and self._loss_at >= self._since - self._wait_s
 
     def charge(self) -> None:
-        """The restart that is under way costs one."""
+        """Count the restart under way."""
         self.restarts_left -= 1
 
     def settle(self) -> None:
-        """The workers are stopped and start again: what failed was answered."""
+        """The workers start again: the failures were answered."""
         self.failures.clear()

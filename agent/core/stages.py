@@ -1,4 +1,4 @@
-"""The stages of an agent, and what each transition does to its workers and to what it says of itself."""
+"""The stages of an agent, and what each transition does to its workers and to its report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TRANSITIONS = {
 
 
 class Stages:
-    """The stage that one agent is in, and its ways to the next. `effects` is what the engine is about to return."""
+    """The stage of one agent, and its transitions. `effects` is what the engine is about to return."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Stages:
         self.stage = Stage.WAITING
         self.since = now
         self.open_since = now
-        """Since when there has been no world."""
+        """Since when there has been no world, by the engine's clock in seconds."""
         self.result: Result | None = None
-        """With which it leaves."""
+        """The result that it will end with."""
         self.verdict = RestartVerdict(config.max_restarts, config.verdict_s)
         self._config = config
         self._answers = answers
@@ -74,14 +74,14 @@ class Stages:
         self._effects = effects
 
     def enter(self, stage: Stage, now: float) -> None:
-        """From here on it is in this one."""
+        """Go to another stage. Raises AssertionError for a transition that is not in `TRANSITIONS`."""
         if (self.stage, stage) not in TRANSITIONS:
             raise AssertionError(f"from {self.stage.value} to {stage.value}")
         self.stage = stage
         self.since = self.open_since = now
 
     def deadline(self) -> float | None:
-        """When this stage has lasted too long, or for long enough."""
+        """When this stage ends by itself; None: never."""
         config, record = self._config, self._standing.record
         match self.stage:
             case Stage.WAITING if record is None or record.phase is Phase.OPEN:
@@ -96,14 +96,14 @@ class Stages:
                 return None
 
     def is_over(self, now: float) -> bool:
-        """Whether that time has come."""
+        """Whether the deadline has passed."""
         due = self.deadline()
         return due is not None and now >= due
 
-    # --- to wait for another world
+    # --- waiting for another world
 
     def halt(self, now: float) -> None:
-        """This world is over and there is no other yet."""
+        """The world is over and there is no other yet."""
         if self._answers.stops_for(Trigger.SCALE_DOWN):
             self.restart(now, charged=False)
         else:
@@ -111,28 +111,28 @@ class Stages:
             self.enter(Stage.WAITING, now)
 
     def go_on_without_silent(self, now: float) -> None:
-        """Ask for a world of the workers that have asked for one."""
+        """Ask for a world without the workers that have not asked for one."""
         self._standing.break_world()
         self._workers.leave_out_silent()
         self._effects += self._workers.pause(None, now)
         self.enter(Stage.WAITING, now)
 
-    # --- to stop the workers and start them again
+    # --- stopping the workers and starting them again
 
     def restart(self, now: float, *, charged: bool, withdraw: bool = False) -> None:
-        """Stop the workers. `charged`: because one has failed; `withdraw`: and be a newcomer afterwards."""
+        """Stop the workers, to start them again. `charged`: one failed; `withdraw`: the node returns as a newcomer."""
         self.verdict.begin(charges=charged, now=now)
         if withdraw:
-            self._standing.intent = NodeIntent.AWAY  # peers see a scale-down at once, not when this node is back
+            self._standing.intent = NodeIntent.AWAY  # the peers scale down at once, not only when this node is back
         self.enter(Stage.RESTARTING, now)
         self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw)
 
     def start_again(self, now: float) -> bool:
-        """The workers are stopped. Whether they start again: as soon as it is known what their failure costs."""
+        """The workers are stopped: start them again if it is known what their failure costs. Returns whether they start."""
         if self.verdict.charges and not self._is_excused():
             if now < self._verdict_at():
                 return False
-            # Only a failure of this node's own costs a restart: "decrease max_restarts" (RFC, option 1).
+            # Only this node's own failures cost a restart: "decrease max_restarts" (RFC, option 1).
             if self.verdict.restarts_left == 0 or self.is_ending():
                 self.fail(now)
                 return False
@@ -151,9 +151,9 @@ class Stages:
         return self.verdict.due_at(has_peers=len(self._standing.peers) > 1)
 
     def _is_excused(self) -> bool:
-        """Was a peer lost at about the time at which the workers failed? Then its death is the likely cause.
+        """Whether a peer's death is the likely cause of the failure.
 
-        Not where workers show whether they work, and had not begun to: one that fails then may fail each time.
+        It is not if the workers show whether they work, and had not begun to: such a worker may fail every time.
         """
         workers = self._workers
         if workers.has_asked() and not (self._answers.restarts_all or workers.has_worked()):
@@ -161,19 +161,19 @@ class Stages:
         return self.verdict.is_excused()
 
     def is_ending(self) -> bool:
-        """Is nobody needed who would have to begin from the beginning?"""
+        """Whether the job ends without the workers that would have to begin again."""
         record = self._standing.record
         if record is not None and record.finishing:
             return True
         match self._answers.to(Trigger.WORKER_FAILURE):
             case Response.STOP_MEET_START:
-                return False  # workers that are done stay done, and the others work on from their checkpoint
+                return False  # workers that are done stay done, and the others go on from their checkpoint
             case Response.WITHDRAW_AND_RETURN:
                 return self._workers.through() > 0
             case _:
                 return self._workers.through() > 0 and len(self._standing.peers) == 1
 
-    # --- to an end
+    # --- ending
 
     def finish(self, now: float) -> None:
         """All workers have exited 0."""
@@ -195,7 +195,7 @@ class Stages:
             self._standing.reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
 
     def workers_failed(self) -> Result:
-        """With the failures of the last incarnation: those before it were answered by a restart."""
+        """The result if workers failed for good, with the failures since the last restart."""
         return Result(Outcome.WORKERS_FAILED, failures=tuple(self.verdict.failures))
 
     def leave(self, result: Result, now: float, signum: int = SIGTERM) -> None:

@@ -1,4 +1,4 @@
-"""Where this node stands: the newest record, its place there, and what its leader and its followers hear of it."""
+"""Where this node stands: the newest record, its place there, and its report to its leader and followers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from softrun.agent.rendezvous.leader import Leader
 
 @dataclass
 class Departure:
-    """From the signal that tells a node to leave until it does."""
+    """A node was told to leave and has not left yet."""
 
     result: Result
     until: float
-    """It leaves then, whatever the others need; by the engine's clock, in seconds."""
+    """When it leaves even if the others still need it; by the engine's clock, in seconds."""
     seen_off: bool = False
-    """The others have a world without it: its workers end the step that was agreed on."""
+    """Whether the others have a world without it: its workers then work on to the agreed step."""
 
     def is_due(self, *, works: bool, has_left: bool, expelled: bool, now: float) -> bool:
-        """Whether it leaves now. `has_left`: its workers have ended that step; `expelled`: nobody waits for it."""
+        """Whether it leaves now. `has_left`: its workers have left their world; `expelled`: nobody waits for it."""
         needed = works and not (self.seen_off and has_left)
         return not needed or (expelled and not self.seen_off) or now >= self.until
 
 
 class Standing:
-    """Holds what no other part of the engine knows of this node; it asks the parts that own the rest."""
+    """Holds what no other part of the engine knows about this node, and asks the other parts for the rest."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Standing:
         self.reason = ""
         """Why the job is to end: the cause of NodeIntent.FAILED."""
         self.broken_round = 0
-        """The last world that one of its workers found broken; 0 is none."""
+        """The last world that one of its workers found broken; 0: none."""
         self.departure: Departure | None = None
-        """It was told to leave, and works until the others can do without it."""
+        """Set once it was told to leave, while it works until the others can go on without it."""
         self.said: Report | None = None
         """The last report."""
         self._yielded = 0
@@ -64,7 +64,7 @@ class Standing:
 
     @property
     def life(self) -> tuple[str, int]:
-        """The node and its incarnation, which together have a place in a record."""
+        """The node and its incarnation: together they identify a member of a record."""
         return self._config.node, self.incarnation
 
     @property
@@ -83,14 +83,14 @@ class Standing:
         return record is not None and record.member(*self.life) is not None
 
     def break_world(self) -> None:
-        """Ask for another world than the one that the workers are in."""
+        """Report the world that the workers are in as broken, to get another."""
         if self._workers.told is None:
             raise AssertionError("a worker was in no world")
         self.broken_round = self._workers.told.number
 
     @property
     def joins(self) -> bool:
-        """A node that joins comes with all its workers; one that returns does not wait for those that were replaced."""
+        """Whether it joins with all its workers. A node that returns does not wait for those that were replaced."""
         workers = self._workers
         waits = bool(workers.outside()) and workers.waits_for_silent
         return waits and not self.is_placed and not workers.was_in_world()
@@ -111,7 +111,7 @@ class Standing:
         )
 
     def report(self, leadership: Leader, now: float) -> Report:
-        """All that it says now. Its sequence number rises when it says something else than the last time."""
+        """Return its report as it is now. The sequence number rises if anything differs from the last report."""
         workers = self._workers
         own, done = self.member(), workers.done()
         report = Report(
@@ -138,7 +138,7 @@ class Standing:
         return self._numbered(report)
 
     def amended(self, report: Report, leadership: Leader) -> Report:
-        """`report`, which is the last one, with what has changed in its answers as a leader and to its leader."""
+        """Return the last report with what this node now says as a leader and to its leader."""
         now = (
             self._barrier.answer(),
             leadership.barrier_request,
@@ -161,7 +161,7 @@ class Standing:
         return self.said
 
     def _yields(self, own: Member, done: tuple[int, ...]) -> int:
-        """The version of a record in which all workers of this node have a place no more."""
+        """The version of the last record in which this node has a place that none of its workers needs any more."""
         record = self.record
         if (
             record is not None

@@ -2,17 +2,17 @@
 
 Nobody is interrupted then, so that no step is lost or repeated. It takes two phases:
 
-1. The leader asks (`Report.barrier_request`). Each agent tells each of its workers to complete no step beyond the one
-   that it is in, looks how far it has come after it was told so, and tells it again if it was too late. It answers with
-   the greatest of these steps (`Report.barrier_answer`): whatever is agreed on, none of its workers has passed it.
-2. The leader seals the next world with the greatest step of all answers (`Round.leave_after`), and as many more as are
-   taken while it is told to all. Each rank goes on to that step, which no rank has passed and every rank can reach, and
-   leaves there: for a world that is ready.
+1. The leader asks (`Report.barrier_request`). Each agent tells each of its workers to stop after the step that it is
+   in, checks how far the worker had come by then, and tells it again if that was too late. The agent answers with the
+   greatest of these steps (`Report.barrier_answer`): none of its workers goes beyond it.
+2. The leader seals the next world with the greatest step of all answers (`Round.leave_after`), plus the steps that the
+   workers take while the news spreads. No rank has passed that step and every rank can reach it, so each works on to it
+   and leaves there, for a world that is ready.
 
-If the workers have only just entered their world and their steps are quick, their first step there is waited for.
+If the workers have only just entered their world and their steps are quick, the agent waits for their first step.
 
 If the barrier is called off, because the newcomer or the leader is gone, the workers are told to go on. If no worker
-counts steps, or the ranks do not count alike, all leave their world at once.
+counts steps, or the ranks count differently, all leave their world at once.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from softrun.agent.protocol.effects import Effect, LookAtStep
 from softrun.agent.protocol.model import NO_REQUEST, BarrierAnswer, BarrierRequest
 from softrun.agent.protocol.observations import StepSeen
 
-SOON_S = 0.05  # a step that takes less is worth waiting for
+SOON_S = 0.05  # the agent waits for a step that takes less
 
 
 @dataclass
 class _Held:
     launch: int
     told: int | None = None
-    """The step beyond which it was told not to go."""
+    """The step after which it was told to stop."""
     sure: bool = False
     tries: int = 0
     step_s: float = 0.0
 
 
 class StepBarrier:
-    """One node's part in the agreement: what the leader requested, and how far each worker has come."""
+    """One node's part in the agreement: what the leader has asked for, and how far each worker has come."""
 
     def __init__(self, workers: LocalWorkers) -> None:
         self._workers = workers
@@ -47,7 +47,7 @@ class StepBarrier:
         self._held: dict[int, _Held] = {}
 
     def follow(self, request: BarrierRequest) -> list[Effect]:
-        """Hold the workers as the leader asks; NO_REQUEST: it does not, or no longer."""
+        """Hold the workers as the leader asks; NO_REQUEST lets them go on."""
         effects: list[Effect] = []
         if request != self.request:
             effects += self._let_go()
@@ -58,18 +58,18 @@ class StepBarrier:
         return effects
 
     def seen(self, seen: StepSeen) -> list[Effect]:
-        """How far a worker had come after it was told."""
+        """A worker's last step was read, after it was told where to stop."""
         held = self._held.get(seen.local_rank)
         if held is None or held.launch != seen.launch or held.sure:
             return []
         held.step_s = seen.step_s
-        if seen.step is None:  # it does not count, or has yet to complete its first step: then it says when it has
+        if seen.step is None:  # it counts no steps, or has yet to complete its first and will say when it has
             held.sure = not 0 < seen.step_s <= SOON_S
             return []
         held.sure = held.told is not None and seen.step < held.told
         if held.sure:
             return []
-        # The step that it is in; the next time some more, for one whose steps are quicker than this.
+        # The step that it is in, and more of them with each try: its steps may be quicker than this exchange.
         held.told = seen.step + 2**held.tries
         held.tries += 1
         return [*self._workers.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
@@ -83,7 +83,7 @@ class StepBarrier:
         return [LookAtStep(local_rank, launch)]
 
     def answer(self) -> BarrierAnswer | None:
-        """What the leader is to know, as soon as it is certain."""
+        """The answer for the leader, once all workers are held; None before."""
         if not self._held or not all(held.sure for held in self._held.values()):
             return None
         told = [held.told for held in self._held.values() if held.told is not None]
@@ -93,7 +93,7 @@ class StepBarrier:
         )
 
     def _let_go(self) -> list[Effect]:
-        """Those who were not told of another world meanwhile go on in theirs."""
+        """Tell the held workers to go on, unless they were told of another world."""
         waiting = [local_rank for local_rank, held in self._held.items() if held.told is not None]
         self._held = {}
         return [effect for local_rank in waiting for effect in self._workers.hold(local_rank, None)]

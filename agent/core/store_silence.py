@@ -1,6 +1,6 @@
-"""Since when the store owes this agent an answer. A store that does not answer for too long is lost.
+"""How long the store has owed this agent an answer. A store that owes it for too long is lost.
 
-A store that has leases is not judged by its silence: it comes back, and until then the lease says what may go on.
+A store with leases is not judged by its silence: it comes back, and until then the lease says what may go on.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class StoreSilence:
         self._asked_at: float | None = None
 
     def asks(self, effects: Iterable[Effect], now: float) -> None:
-        """One of these may ask the store for something."""
+        """Note whether one of these effects asks the store for something."""
         if self._asked_at is None and any(isinstance(effect, _ASKS_THE_STORE) for effect in effects):
             self._asked_at = now
 
     def answered(self) -> None:
-        """It owes nothing any more."""
+        """The store has answered."""
         self._asked_at = None
 
     def was_away(self, now: float) -> None:
-        """This agent did not run for a while, and an answer may have come meanwhile."""
+        """This agent did not run for a while: an answer may be waiting, so the time begins again."""
         if self._asked_at is not None:
             self._asked_at = now
 
     def deadline(self, *, leased: bool) -> float | None:
-        """When the store is lost, unless it answers before."""
+        """When the store counts as lost, unless it answers before; None: it owes nothing, or is `leased`."""
         return None if self._asked_at is None or leased else self._asked_at + self._timeout_s

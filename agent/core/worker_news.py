@@ -1,4 +1,4 @@
-"""What follows from what the workers of a node do: they say something, hang, never ask for a world, or end."""
+"""What an agent does when a worker of its node says something, hangs, never asks for a world, or ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from softrun.agent.rendezvous.leader import Leader
 from softrun.policies import Response, Trigger
 from softrun.runtime.events import WorkerStatus
 
-LOOK_S = 1.0  # between two looks whether workers that ask for no world have begun
+LOOK_S = 1.0  # how often to look whether workers that never asked for a world have begun
 
 
 class WorkerNews:
-    """Takes the news of the workers in. `effects` is what the engine is about to return."""
+    """Takes in what the workers do. `effects` is what the engine is about to return."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class WorkerNews:
         leadership: Leader,
         effects: Outbox,
     ) -> None:
-        self._replaces = False  # is a worker to be started in the place of one that failed?
+        self._replaces = False  # a worker is to be started in the place of a failed one
         self._look_at: float | None = None  # when to look again whether workers that do not ask have begun
         self._config = config
         self._answers = answers
@@ -56,7 +56,7 @@ class WorkerNews:
         return [*self._health.deadlines(), self._workers.deadline(), self._look_at, self._late_at()]
 
     def advance(self, now: float) -> None:
-        """What follows without any news."""
+        """Do what is due, without any news."""
         self._look_for_stores(now)
         self._look_for_late(now)
         self._effects += self._health.advance(now)
@@ -64,10 +64,10 @@ class WorkerNews:
         for failure in self._workers.given_up():
             self.gone(failure, now)
 
-    # --- they work
+    # --- what they say, and whether they make progress
 
     def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> None:
-        """A worker has said how it is."""
+        """A worker has written its status."""
         told = self._workers.told
         if not self._workers.said(local_rank, launch, status, now) or told is None:
             return
@@ -86,7 +86,7 @@ class WorkerNews:
             self._health.told(told, local_rank, status.fault, now)
 
     def showed_progress(self, seen: saw.ProgressSeen, now: float) -> None:
-        """A worker was looked at, and made progress then, or does not."""
+        """A worker's progress was read."""
         local_rank = seen.local_rank
         finding = self._health.look(seen, now)
         text = self._workers.describe(local_rank, now)
@@ -110,7 +110,7 @@ class WorkerNews:
             self._effects += self._workers.look_at_all()
         self._health.suspect(local_rank, now)
 
-    # --- they ask for no world
+    # --- workers that ask for no world
 
     def _late_at(self) -> float | None:
         """When to go on without the workers that have yet to ask for a world."""
@@ -131,7 +131,7 @@ class WorkerNews:
             self._stages.go_on_without_silent(now)
 
     def _look_for_stores(self, now: float) -> None:
-        """Those that have asked for no world may have begun in one that is not theirs."""
+        """Workers that have not asked for a world may have begun in one that is not theirs."""
         unasked = [] if self._answers.restarts_all else self._workers.unasked()
         if not unasked:
             self._look_at = None
@@ -140,7 +140,7 @@ class WorkerNews:
             self._effects += [do.LookForStore(local_rank, launch) for local_rank, launch in unasked]
 
     def used_store(self, local_rank: int, launch: int, port: int, now: float) -> None:
-        """A worker has begun in the world that its environment names, and has not asked for any."""
+        """A worker has begun in the world that its environment names, without asking for one."""
         at_work = self._stages.stage in (Stage.WAITING, Stage.WORKING)
         if at_work and self._workers.uses_store(local_rank, launch, port):
             self._effects.note(
@@ -152,14 +152,14 @@ class WorkerNews:
             self._workers.never_asks = True
             self._stages.restart(now, charged=False)
 
-    # --- they end
+    # --- workers that end
 
     def exited(self, local_rank: int, launch: int, exitcode: int, now: float) -> None:
         """The process of a worker has ended."""
         self.gone(self._workers.exited(local_rank, launch, exitcode), now)
 
     def gone(self, failure: do.Failure | None, now: float) -> None:
-        """A worker has ended, or was given up: by a failure, or in order."""
+        """A worker has ended or was given up; None: that is not a failure."""
         match self._stages.stage:
             case Stage.WAITING | Stage.WORKING:
                 if failure is not None:
@@ -174,7 +174,7 @@ class WorkerNews:
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; the engine looks whether all have
             case Stage.FINISHED | Stage.ENDED:
-                pass  # one that was given up long ago
+                pass  # it was given up long ago
 
     def _failed(self, failure: do.Failure, now: float) -> None:
         self._stages.verdict.failed(failure)
@@ -187,7 +187,7 @@ class WorkerNews:
             response = Response.RECORD_FAILURE
         match response:
             case Response.STOP_MEET_START:
-                # This node keeps its place, and everybody meets once: in the world that follows the broken one.
+                # This node keeps its place, and all nodes meet just once: in the world that follows the broken one.
                 self._standing.break_world()
                 self._stages.restart(now, charged=True)
             case Response.WITHDRAW_AND_RETURN:
@@ -206,16 +206,16 @@ class WorkerNews:
             case _:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
 
-    # --- they are started before there is a world for them
+    # --- workers that start before there is a world for them
 
     def replace_failed(self, now: float) -> None:
-        """The survivors' next world comes first: to start a process takes a while."""
+        """Start the replacement of a failed worker, once the survivors' world is under way: a start takes a while."""
         if self._replaces:
             self._replaces = False
             self.warm_up(now)
 
     def warm_up(self, now: float) -> None:
-        """A worker that is to join a world at work starts outside of it, so that nobody has to wait for its imports."""
+        """Start the workers that will join a world under way outside it, so that nobody waits for their imports."""
         record = self._standing.record
         if record is not None and self._workers.absent() and self._others_work():
             own = replace(self._standing.member(), workers=self._workers.all_workers())
@@ -223,7 +223,7 @@ class WorkerNews:
             self._effects += self._workers.warm_up(expected, self._standing.life, restarts_left, now)
 
     def _others_work(self) -> bool:
-        """Is there a world that goes on while somebody is started to join it?"""
+        """Whether a world goes on while a worker starts to join it."""
         record = self._standing.record
         sealed = record is not None and record.phase is Phase.SEALED and not record.finishing
         return sealed and not self._answers.stops_for(Trigger.SCALE_UP)

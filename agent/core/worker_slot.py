@@ -30,7 +30,7 @@ SHOW_S = 0.1  # for a worker to write its stacks
 
 
 class State(Enum):
-    """Of the process in a slot; the module shows how one state follows another."""
+    """The state of the process in a slot. The module's docstring draws the transitions."""
 
     ABSENT = "ABSENT"
     RUNNING = "RUNNING"
@@ -51,27 +51,27 @@ class WorkerSlot:
     launch: int = 0
     state: State = State.ABSENT
     paused: bool = False
-    # Of the process that runs, or ran last:
-    tells: int = 0  # events that it was told
-    applied: int = 0  # how many of them it has obeyed
-    leave: int = 0  # the last of them that told it to leave its world
-    in_step_until: float | None = None  # it may end some steps before it leaves
-    named: int = 0  # the last of them that named a world
+    # About the process that runs, or ran last:
+    tells: int = 0  # how many events it was told
+    applied: int = 0  # how many of those it has obeyed
+    leave: int = 0  # the number of the last event that told it to leave its world
+    in_step_until: float | None = None  # until then it may complete steps before it leaves
+    named: int = 0  # the number of the last event that named a world
     ends: bool = False  # its work is done, or its interpreter is ending by itself
-    through: bool = False  # its work is done, it says
+    through: bool = False  # it has said that its work is done
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
-    stop_after: int | None = None  # in that world, the step at which it waits for more
+    stop_after: int | None = None  # the step in that world at which it waits until it is told to go on
     spoke: bool = False  # it has asked for its world
     spoke_at: float = 0.0
-    soft: float | None = None  # its soft limit, as it has said last
+    soft: float | None = None  # the soft limit that it named last
     launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
-    since: int = 0  # it has been in each world from this one on; 0 while the others are in one without it
+    since: int = 0  # the first world since when it has been in every world; 0 while the others are in one without it
     entered: bool = False  # it has been told of a world
     outside: bool = False  # it has yet to ask for its first world, and the others do not wait for it
     stuck: bool = False  # it does not leave its world, and the others go on without it
-    failing: bool = False  # it is being ended, and that is its failure
+    failing: bool = False  # it is being ended, which counts as its failure
     watch: ProgressWatchdog | None = None
     looked: bool = False  # its progress was asked for
     info: WorkerInfo | None = None  # its place in the world that it was told last
@@ -107,7 +107,7 @@ class WorkerSlot:
 
     @property
     def works(self) -> bool:
-        """It was told to work, and by now it may be on its way."""
+        """It was told to work, and may be working by now."""
         return self.runs and not self.paused
 
     @property
@@ -128,13 +128,13 @@ class WorkerSlot:
     @property
     def may_work(self) -> bool:
         """It has a place in the next world."""
-        # One that is being ended for a failure has its place until it has failed, like any other, unless it is stuck.
+        # A worker that is being ended for a failure keeps its place until it has failed, unless it is stuck.
         able = self.failing if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
         return able and not self.outside and not self.stuck
 
     @property
     def is_silent(self) -> bool:
-        """It runs, and has not asked for a world yet: will it ever hear of another?"""
+        """It runs and has not asked for a world yet: it may never hear of another."""
         return self.runs and not self.spoke
 
     def uses_another(self, port: int) -> bool:
@@ -150,12 +150,12 @@ class WorkerSlot:
         self.launch_port, self.launched_at = info.master_port, now
 
     def start_outside(self, info: WorkerInfo, now: float) -> None:
-        """As `start`, beside a world that goes on; `info` is its place in a world as it would be with it."""
+        """As `start`, while a world goes on without it; `info` is the place that it would have in a world with it."""
         self.start(info, now)
         self.outside = self.paused = True
 
     def enter(self, number: int, info: WorkerInfo) -> None:
-        """It was told just now of its place in this world."""
+        """It has just been told its place in this world."""
         self.info, self.named = info, self.tells
         self.since, self.entered = self.since or number, True
         self.paused = self.outside = False
@@ -168,13 +168,13 @@ class WorkerSlot:
         self.in_step_until = until if leave_after else None
         tell = self.tell(WorkerState.PAUSED, change, number, leave_after=leave_after)
         self.leave = self.tells
-        # If nobody was lost a worker may take its time, for the step that it is in.
+        # If nobody was lost, a worker may take its time over the step that it is in.
         if self.watch is not None and change is not WorldChangeEvent.SCALE_UP and not leave_after:
             self.watch.leave(now)
         return tell
 
     def call_out_of_step(self, number: int, now: float) -> Tell | None:
-        """The step that was agreed on was not reached in time: into the next world without it."""
+        """It has not reached the agreed step in time: call it into the next world at once."""
         self.in_step_until = None
         if self.paused or self.has_left or self.info is None:
             return None
@@ -195,7 +195,7 @@ class WorkerSlot:
         stop_after: int | None = None,
         leave_after: int = 0,
     ) -> Tell:
-        """The next event; `info` is its place in the world of that number, by default the last one it was told."""
+        """Return the next event. `info` is its place in the world of that number, by default the last that it knows."""
         info = info or self.info
         if info is None:
             raise AssertionError("a worker is told something that was never told of a world")
@@ -205,9 +205,9 @@ class WorkerSlot:
     # --- what it says, and whether it makes progress
 
     def said(self, status: WorkerStatus, defaults: ProgressLimits, now: float) -> bool:
-        """It has said how it is. `defaults`: its limits, if it names none. False if it is not to be heeded any more."""
+        """Take in its status. `defaults`: its limits, if it names none. False if nobody needs to know any more."""
         if self.lives:
-            self.through = status.through  # it may have said so when it was asked to end
+            self.through = status.through  # it may still say so after it was asked to end
         if not self.runs:
             return False
         if not self.spoke:
@@ -248,20 +248,20 @@ class WorkerSlot:
         return [LookAtProgress(self.local_rank, self.launch)]
 
     def hangs(self, at: float, now: float) -> bool:
-        """It made progress last at `at`. Has it passed a limit that it had not passed before?"""
+        """It last made progress at `at`. Return whether another limit has passed since."""
         if self.watched is None:
             return False
         self.looked = False
         return self.watched.progressed(at, now)
 
     def give_up_on(self, now: float, *, stopped: bool) -> bool:
-        """Has it made no progress although it is to leave its world, or cannot make any? Then it is stuck."""
+        """Return whether it is stuck: told to leave its world, and without progress or `stopped` by a signal."""
         stalls = self.watch is not None and self.watch.stalls(now)
         self.stuck = self.is_leaving and (stopped or stalls)
         return self.stuck
 
     def show(self) -> list[Effect]:
-        """Have its stacks in its log, once."""
+        """Have it write its stacks to its log, once."""
         if self.shown:
             return []
         self.shown = True
@@ -270,14 +270,14 @@ class WorkerSlot:
     # --- ending
 
     def fail(self, now: float, *, hangs: bool) -> list[Effect]:
-        """End it, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace."""
+        """End it, which counts as its failure: its stacks if it hangs, SIGTERM, and SIGKILL after its grace time."""
         effects = self.show() if hangs else []
         self.state, self.failing = State.STOPPING, True
         self.term_at = now + (SHOW_S if effects else 0.0)
         return effects
 
     def stop(self, signum: int, now: float, grace_s: float) -> list[Effect]:
-        """Ask it to end. One that is ending by itself is not asked: its exit code tells whether its work was done."""
+        """Ask it to end, unless it is ending by itself: its exit code then tells whether its work was done."""
         if not (self.runs or (self.lives and signum == SIGKILL)):
             return []
         self.state = State.STOPPING
@@ -289,7 +289,7 @@ class WorkerSlot:
         return effects
 
     def dismiss(self, now: float, grace_s: float) -> SignalWorker:
-        """The work is done, and it has had no part in it."""
+        """End it: the work is done, and it took no part."""
         self.state, self.kill_at = State.STOPPING, now + grace_s
         return self.signal(SIGTERM)
 
@@ -301,7 +301,7 @@ class WorkerSlot:
         return [self.signal(SIGKILL)]
 
     def escalate(self, now: float, grace_s: float) -> list[Effect]:
-        """The signal that is due, if one is."""
+        """Send the signal that is due, if one is."""
         if self.term_at is not None and now >= self.term_at:
             own_s = self.watch.limits.grace if self.watch is not None else None
             self.term_at, self.kill_at = None, now + (grace_s if own_s is None else own_s)
@@ -312,7 +312,7 @@ class WorkerSlot:
         return []
 
     def is_given_up(self, now: float) -> bool:
-        """Whether it was killed so long ago that it is stuck in the kernel."""
+        """Whether it was killed so long ago that it must be stuck in the kernel."""
         return self.abandon_at is not None and now >= self.abandon_at
 
     def deadlines(self) -> list[float]:
@@ -324,7 +324,7 @@ class WorkerSlot:
         return [at for at in due if at is not None]
 
     def exited(self, exitcode: int) -> Failure | None:
-        """Its process has ended. Returns its failure, if nobody had asked it to end."""
+        """Take in the end of its process. Returns its failure, if nobody had asked it to end."""
         self.term_at = self.kill_at = self.abandon_at = None
         if self.state is State.STOPPING and not self.failing:
             self.state = State.DONE if self.ends and exitcode == 0 else State.STOPPED
