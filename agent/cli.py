@@ -1,4 +1,4 @@
-"""The command line: torchrun's flags, which torch itself parses, and a short group of softrun's own."""
+"""The command line: torchrun's flags, which torch itself parses, and a short group of softrun's own flags."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _report(argv: list[str], debug: bool) -> int:
     try:
         record(_run)(argv)
     except (ChildFailedError, SignalException) as error:
-        # As the interpreter would, but for the traceback of the launcher, which tells nobody anything.
+        # As the interpreter would print it, but without the traceback of the launcher, which helps nobody.
         print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
     except (SoftrunError, ChannelError) as error:
         _complain(str(error), debug)
@@ -69,13 +69,13 @@ def _run(argv: list[str]) -> None:
 
     job = parse(argv)
     give_back_memory()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the entry's: from here on something is to be ended in order
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the entry point's setting
         signal.signal(signal.SIGINT, signal.default_int_handler)
     launch_agent(*job)
 
 
 def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[Any]]:
-    """What to run, from the arguments. Raises UsageError; argparse itself exits with 2 for a malformed line."""
+    """Return what to run. Raises UsageError; argparse itself exits with 2 if the line is malformed."""
     args = build_parser().parse_args(argv)
     _check_values(args)
     _choose_backend(args)
@@ -86,11 +86,11 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     log_dir, node_rank, shutdown_timeout = args.log_dir, args.node_rank, args.shutdown_timeout
     args.shutdown_timeout = None  # LaunchConfig refuses a wrong one by its flag
     if args.rdzv_backend in OWN_BACKENDS:
-        args.node_rank = 0  # heeded by all of them, and below: torch would say that it is not
+        args.node_rank = 0  # all of our backends use it, below; torch would warn that it is ignored
     try:
         streams = _streams_of_many_ranks(args)
         if streams:
-            args.log_dir = os.devnull  # of logs that will not be used
+            args.log_dir = os.devnull  # for logs that will not be used
         torch_config, entrypoint, script_args = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
         raise UsageError(_refusal(error, args)) from error
@@ -110,7 +110,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """torchrun's parser with a group of our own."""
+    """torchrun's parser, with softrun's group of flags."""
     from softrun.agent.torch_elastic.elastic import EnvironmentDefault, FlagInEnvironment, get_args_parser
 
     parser = get_args_parser()
@@ -272,7 +272,7 @@ def _choose_backend(args: argparse.Namespace) -> None:
 
 
 def _rendezvous_configs(args: argparse.Namespace, configs: dict[str, Any]) -> dict[str, Any]:
-    """torch's LaunchConfig adds its legacy default, which is not what the user said."""
+    """The user's own settings: torch's LaunchConfig adds a legacy default for the timeout."""
     said = any(pair.partition("=")[0].strip() == "timeout" for pair in args.rdzv_conf.split(","))
     return {key: value for key, value in configs.items() if said or key != "timeout"}
 
@@ -313,14 +313,14 @@ def _log_to_stderr(debug: bool) -> None:
 
 
 def _template(argv: list[str]) -> AbstractContextManager[None]:
-    """Guess what workers are forked from, before torch is there to parse the line. A wrong guess costs time alone."""
+    """Start the fork server early, from a guess: torch is not there yet to parse the line. A wrong guess costs time."""
     guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
     for flag in ("--no-warm-start", "--no-python", "--run-path", "--numa-binding", "--help"):
         guess.add_argument(flag, "--" + flag[2:].replace("-", "_"), dest="cold", action="store_true")
     try:
         known, rest = guess.parse_known_args(argv)
-    except SystemExit:  # a flag of the script's that looks like one of these
+    except SystemExit:  # the script has a flag that looks like one of these
         return nullcontext()
     if not rest or known.cold or "PET_NO_WARM_START" in os.environ:
         return nullcontext()
@@ -331,7 +331,7 @@ def _template(argv: list[str]) -> AbstractContextManager[None]:
 def _quieten_torch() -> None:
     """Import torch so that its C++ side does not print a stack for every connection that is closed.
 
-    The setting is for this agent alone: the workers get the environment as it was.
+    Only this agent gets the setting: the workers get the environment as it was.
     """
     name = "TORCH_CPP_LOG_LEVEL"
     if name in os.environ or "torch" in sys.modules:

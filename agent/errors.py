@@ -1,4 +1,4 @@
-"""The faults that end an agent. Each message is one line that names the thing, the value and the remedy."""
+"""The errors that end an agent. Each message is one line that names the thing, the value and the remedy."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from softrun.agent.torch_elastic.elastic import (
 from softrun.agent.torch_elastic.handler import OWN_BACKENDS, get_rendezvous_handler
 
 _TORCHS_TIMEOUT_S = 900
-"""What torch's LaunchConfig gives its handlers where the user has said nothing."""
+"""What torch's LaunchConfig gives its handlers if the user sets nothing."""
 
 logger = logging.getLogger("softrun")
 
@@ -55,11 +55,11 @@ class LaunchConfig(TorchLaunchConfig):
     of its node, "replace" restarts only the failed one, "record" goes on without it.
     soft_timeout, hard_timeout: how many seconds a worker may make no progress before all workers form a new world, and
     before it is ended, which counts as its failure; None means never. A worker makes progress if its main thread
-    executes byte code, or, once it has called `World.ping`, if it pings. It is watched once it has asked for a world.
+    executes byte code or, once it has called `World.ping`, if it pings. The watch begins when it asks for a world.
     warm_start: fork workers that are Python scripts from a process that has imported torch and what `preload` names.
 
-    `monitor_interval` matters only to handlers of torch's own kind: softrun polls nothing.
-    Raises UsageError, a ValueError, in one line, for values that cannot be used.
+    `monitor_interval` matters only to torch's own handlers: softrun polls nothing.
+    Raises UsageError, which is a ValueError, with one line for a value that cannot be used.
     """
 
     rdzv_backend: str = "c10d"
@@ -99,7 +99,7 @@ class LaunchConfig(TorchLaunchConfig):
         if self.rdzv_timeout != -1:
             said["timeout"] = self.rdzv_timeout
         super().__post_init__()  # type: ignore[no-untyped-call] # torch's
-        self.rdzv_configs = said  # without torch's timeout, which the user has not said
+        self.rdzv_configs = said  # without the timeout that torch adds
 
     @property
     def policy_name(self) -> str:
@@ -109,7 +109,7 @@ class LaunchConfig(TorchLaunchConfig):
 
 
 class elastic_launch:  # noqa: N801 - torch's name
-    """`elastic_launch(config, entrypoint)(*args)`, as torch's."""
+    """`elastic_launch(config, entrypoint)(*args)`, like torch's."""
 
     def __init__(
         self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, health_check_server: Any = None
@@ -131,8 +131,8 @@ def launch_agent(
     line: `launch_agent(config, sys.executable, ["-u", "train.py", "--lr", "0.1"])`. A name ending in `.py` is run by
     this Python. Programs return None.
 
-    Raises torch's ChildFailedError when this node's workers failed for good, its SignalException after a signal that
-    made this node leave, and a SoftrunError, in one line, for everything else that ends the job.
+    Raises torch's ChildFailedError if this node's workers failed for good, its SignalException after a signal that made
+    this node leave, and a SoftrunError with one line for everything else that ends the job.
     """
     if not isinstance(config, LaunchConfig):
         raise UsageError(
@@ -236,7 +236,7 @@ def _name(entrypoint: Callable[..., Any] | str, args: list[Any]) -> str:
 
 
 def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[Callable[..., Any] | str, list[Any]]:
-    """The program and its arguments. Raises UsageError for what is certainly not there."""
+    """The program and its arguments. Raises UsageError if the program or its script does not exist."""
     if callable(entrypoint):
         return entrypoint, args
     if not isinstance(entrypoint, str) or not entrypoint:

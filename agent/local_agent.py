@@ -1,7 +1,7 @@
 """The agent class, for programs that build their agent themselves: it replaces torch's LocalElasticAgent.
 
-It is a subclass of torch's, so what torch's tells of itself (events, metrics, the health check, the file timers, the
-worker group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it is torch's agent.
+It is a subclass of torch's class, so what that reports (events, metrics, the health check, the file timers, the worker
+group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it behaves as torch's agent.
 
 Importing this module imports torch.
 """
@@ -59,17 +59,17 @@ _T = TypeVar("_T")
 
 
 class LocalElasticAgent(TorchLocalElasticAgent):
-    """Runs the workers of one node. The arguments are those of torch's LocalElasticAgent, and:
+    """Runs the workers of one node. It takes the arguments of torch's LocalElasticAgent, and:
 
     restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant.
     soft_timeout, hard_timeout: how many seconds a worker may make no progress; see `softrun.LaunchConfig`.
-    preload: modules, besides torch, that workers which are Python scripts find imported; with None each worker imports
-    what it needs by itself.
+    preload: modules, besides torch, that are already imported when a Python script starts as a worker; with None each
+    worker imports everything itself.
 
     Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The environment variable
-    TORCHELASTIC_SIGNALS_TO_HANDLE names the signals that it handles, as with torch's agent.
-    `uninterruptible_state_timeout` matters only to handlers of torch's own kind.
-    Raises UsageError, in one line, for values that cannot be used.
+    TORCHELASTIC_SIGNALS_TO_HANDLE names the signals that the agent handles, as with torch's agent.
+    `uninterruptible_state_timeout` matters only to torch's own handlers.
+    Raises UsageError with one line for a value that cannot be used.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._meeting_since = 0.0
         self._round = 0
         self._timer_file: str | None = None
-        # Handlers of events and metrics may be slow, or fail; neither must reach the driver.
+        # Handlers of events and metrics may be slow or fail; neither must disturb the driver.
         self._telling: BackgroundQueue | None = None
 
     def run(self, role: str = "") -> RunResult:
-        """Run this node's part of the job until it ends, and say how it ended for the workers.
+        """Run this node's part of the job until it ends; returns how the workers ended.
 
-        Raises torch's SignalException after a signal that made this node leave, and a SoftrunError, in one line, for
-        what ends the job other than a worker's failure; if torch has a class for it, it is of that class, too.
+        Raises torch's SignalException after a signal that made this node leave, and a SoftrunError with one line for
+        anything but a worker's failure that ends the job. If torch has a class for that error, it is of both classes.
         """
         if not isinstance(self._handler, SoftrunRendezvousHandler):
             result: RunResult = super().run(role)
@@ -138,7 +138,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             self._worker_group.state = result.state
             self._total_execution_time = int(time.monotonic() - began)
             self._record_metrics(result)
-            if result.failures or result.return_values:  # a node that was never in a world has nobody to tell of
+            if result.failures or result.return_values:  # a node that was never in a world has no workers to report
                 self._record_worker_events(result)
             return result
         finally:
@@ -146,7 +146,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             self._tell_all()
             self._stop_watching()
 
-    # --- what the supervisor asks for
+    # --- what the supervisor calls
 
     def prepare(self, environments: dict[int, dict[str, str]]) -> None:
         """Complete the environments of workers that are about to start."""
@@ -173,7 +173,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         if tell.round != self._round:
             self._round = tell.round
             self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(time.monotonic() - self._meeting_since) * 1000)
-            self._tell_of("ASSIGN_WORKER_RANKS", EventSource.AGENT, duration_ms=0.0)  # the meeting has done it
+            self._tell_of("ASSIGN_WORKER_RANKS", EventSource.AGENT, duration_ms=0.0)  # part of forming the world
             world = {
                 "group_rank": info.group_rank,
                 "group_world_size": info.group_world_size,
@@ -214,7 +214,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             raise StoreConnectionError(str(error)) from error
         settings = backend.settings
         named = backend.named_store is not None
-        least = params.max_nodes if named else params.min_nodes  # who names places means all of them
+        least = params.max_nodes if named else params.min_nodes  # a user who names places means all of them
         config = EngineConfig(
             job=JobSettings(least, params.max_nodes, self._policy_name, self._worker_failure, named),
             node=node,
@@ -245,7 +245,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         return _outcome(result, supervisor)
 
     def _template(self, spec: WorkerSpec) -> ForkServer | None:
-        """What workers are forked from, if they may be, and are no functions, which have ways of their own to start."""
+        """The fork server, if workers may be forked from one. Functions have start methods of their own."""
         if self._preload is None or callable(spec.entrypoint) or spec.numa_options is not None:
             return None
         return fork_server_for(str(spec.entrypoint), [str(arg) for arg in spec.args], self._preload)
@@ -277,7 +277,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             self._telling = None
 
     def _get_worker_state(self, worker: Worker, result: RunResult) -> str:
-        """torch's, which raises for one that is in no result: it was left behind by the last world."""
+        """As torch's, which raises for a worker without a result: the last world left that worker behind."""
         known = worker.global_rank in result.failures or worker.global_rank in result.return_values
         return str(super()._get_worker_state(worker, result)) if known or result.is_failed() else "TERMINATED"
 
@@ -288,12 +288,12 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._worker_watchdog = self._health_check_server = None
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 0) -> None:  # noqa: ARG002
-        """torch's, which would otherwise forget the shutdown timeout when it restarts the workers."""
+        """As torch's, which forgets the shutdown timeout when it restarts the workers."""
         super()._shutdown(death_sig, **known_arguments(super()._shutdown, timeout=self._grace_s))
 
 
 def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> ProgressLimits:
-    """After how many seconds without progress what is done about a worker; None is never. Raises UsageError."""
+    """The limits for a worker without progress, in seconds; None: never. Raises UsageError if they cannot be used."""
     for flag, seconds in (("--soft_timeout", soft_timeout), ("--hard_timeout", hard_timeout)):
         if seconds is not None and not 0 < seconds < math.inf:
             raise UsageError(f"{flag} {seconds:g} is not a duration: give a number of seconds above 0, or leave it out")
@@ -306,14 +306,14 @@ def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> P
 
 
 def _meeting_place(spec: WorkerSpec, named: Address | None) -> Address | None:
-    """Where the workers are to meet: each field of the spec goes before what the endpoint has named."""
+    """Where the workers are to meet: the spec's host and port take precedence over the endpoint's."""
     host, port = (named.host, named.port) if named is not None else ("", 0)
     said = Address(spec.master_addr or host, spec.master_port or port)
     return said if said.host or said.port else None
 
 
 def _load_policy(name: str, worker_failure: str) -> RestartPolicyStrategy:
-    """Raises UsageError."""
+    """Raises UsageError if there is no such policy or variant."""
     try:
         failure = WorkerFailure(worker_failure)
     except ValueError:

@@ -1,18 +1,18 @@
-"""What a worker imports: what it is told about its world, and the short way to live through a change of it.
+"""What a worker imports: its place in the world, and the short way to train through changes of it.
 
-`worlds()` is the short way. `get_worker_event`, `get_worker_info` and `on_world_change` are what it is made of, the
-first two being the soft-restart RFC's. Importing this package never imports torch.
+`worlds()` is the short way. It is built from `get_worker_event` and `get_worker_info`, which are the soft-restart
+RFC's, and `on_world_change`. Importing this package never imports torch.
 
 The map, from the ground up. A room imports from those above it in this list, never from those below:
 
-    events       what is told in either direction
-    interrupt    a call in the main thread that a signal can break off
-    steplog      which step was completed when
+    events       the messages between agent and worker
+    interrupt    running a call in the main thread that can be interrupted
+    steplog      the log of completed steps
     channel/     the directory of files and the shared page between an agent and one worker, both ends
     groups/      torch's process groups: which exist, and how they are aborted, destroyed and forgotten
     worker       this worker: its place, its events, its progress
     worlds       one pass per world
-    inprocess/   the wrapper, which restarts a function in its process; `callables/` is what its user gives to it
+    inprocess/   the wrapper, which restarts a function in its process; `callables/` holds its callbacks
 """
 
 from __future__ import annotations

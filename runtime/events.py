@@ -1,8 +1,8 @@
-"""What a worker is told, and what it tells back: the values that cross the channel.
+"""The messages between an agent and a worker: the values that cross the channel.
 
-`WorkerEvent`, `WorkerInfo`, `WorkerState` and `WorldChangeEvent` are the soft-restart RFC's ("Worker(trainer) API
-changes"), with its field names. Fields that the RFC does not have are marked as softrun's own. All values are frozen:
-an event that was read once never changes under its reader.
+`WorkerEvent`, `WorkerInfo`, `WorkerState` and `WorldChangeEvent` come from the soft-restart RFC ("Worker(trainer) API
+changes"), with its field names. Fields that the RFC does not have are marked as softrun's own. All values are frozen,
+so an event never changes after it was read.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST_NAMED = 16
-"""How many faults of one world are named beside the first."""
+"""How many faults of one world are named besides the first."""
 MOST_CHARACTERS = 240
 
 
 class _Value(BaseModel):
-    # A newer agent may know fields that an older runtime does not: they are passed over, never an error.
+    # A newer agent may send fields that an older runtime does not know: they are ignored.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -75,7 +75,7 @@ class WorkerInfo(_Value):
 
 
 class WorkerFault(_Value):
-    """A fault of one worker that ends the world for all of them."""
+    """A fault of one worker that ends the world for all workers."""
 
     round: int = Field(description="the world in which it happened")
     text: str = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
@@ -90,7 +90,7 @@ class WorkerFault(_Value):
 
 
 def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
-    """Return the faults of one world as one: the first in full, the others in a line each."""
+    """Return the faults of one world as one: the first in full, each of the others in one line."""
     first, *others = faults
     texts = [first.text, *(f"also {headline(other.text)}" for other in others[:MOST_NAMED] if other.text)]
     if len(others) > MOST_NAMED:
@@ -104,14 +104,14 @@ def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
 
 
 def headline(text: str) -> str:
-    """Return a fault's text in a line: what comes before its traceback, and the traceback's last line."""
+    """Return a fault's text as one line: what comes before its traceback, and the traceback's last line."""
     lines = text.strip().splitlines() or [""]
     head, _, _ = lines[0].partition(" Traceback")
     return f"{head} {lines[-1]}"[:MOST_CHARACTERS] if len(lines) > 1 else lines[0][:MOST_CHARACTERS]
 
 
 class WorkerEvent(_Value):
-    """A message from an agent to one worker. Events arrive in the order of `sequence`, and the last one holds.
+    """A message from an agent to one worker. Events arrive in the order of `sequence`, and the last one is valid.
 
     Source: the soft-restart RFC, "Worker(trainer) API changes"; the fields from `fault` on are softrun's own.
     """
@@ -135,7 +135,7 @@ class WorkerEvent(_Value):
 
     @property
     def interrupts(self) -> bool:
-        """Whether the step under way is lost. If the world changes for newcomers alone, it is completed."""
+        """Whether the step under way is lost. If the world changes only for newcomers, the step is completed."""
         if self.leave_after is not None:
             return False
         return self.worker_state is not WorkerState.PAUSED or self.change_event is not WorldChangeEvent.SCALE_UP
@@ -171,7 +171,7 @@ class ProgressLimits(_Value):
 
 
 class WorkerStatus(_Value):
-    """What a worker tells its agent. Each replaces the one before, so the agent sees the newest, not every one."""
+    """What a worker tells its agent. Each status replaces the one before: the agent sees the newest, not every one."""
 
     ready: bool = Field(default=False, description="it has asked for a world at least once")
     applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")

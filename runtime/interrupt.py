@@ -1,9 +1,9 @@
-"""Interrupting the main thread: an exception of ours is raised there, and again until it is heeded.
+"""Interrupting the main thread: an exception is raised there, and raised again until the call ends.
 
-It is raised by a signal handler, which Python runs in the main thread between two byte codes. So it also ends calls
-that signals can interrupt, such as `time.sleep`, a lock or a read, which an exception that is set from another thread
-(`PyThreadState_SetAsyncExc`) does not; and the handler can see where it runs: nothing is raised outside of the scope,
-in an atomic block, or into a clean-up that the last one has caused, unless that takes too long.
+A signal handler raises it, which Python runs in the main thread between two byte codes. So it also ends calls that
+signals can interrupt, such as `time.sleep`, a lock or a read; an exception that another thread sets
+(`PyThreadState_SetAsyncExc`) does not. The handler also sees where it runs: it raises nothing outside the scope, in an
+atomic block, or in a clean-up that the last exception has caused, unless that clean-up takes too long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SIGNAL = signal.SIGURG
-"""It is ignored by default, so a late one does no harm, and few programs use it."""
+"""It is ignored by default, so a late signal does no harm, and few programs use it."""
 AGAIN_S = 0.02
 
 Result = TypeVar("Result")
@@ -33,28 +33,28 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class RestartRequest(BaseException):
-    """The world has changed: the wrapped function is to be left. Do not catch it, or raise it again."""
+    """The world has changed: leave the wrapped function. Do not catch this, or raise it again."""
 
 
 class Interrupt:
-    """Made, entered and run in the main thread; `request` may be called from any.
+    """Make, enter and run it in the main thread; any thread may call `request`.
 
-    Requests have rising numbers. A run is interrupted by those above the number that it was begun with.
+    Requests have rising numbers. A run is interrupted by requests above the number that it began with.
 
     A clean-up that an interruption has caused (`finally`, `__exit__`, `except`) has `patience_s` seconds. Then it is
-    interrupted itself, and `overstays(True)` is called; `overstays(False)` when the run has ended after all.
+    interrupted as well, and `overstays(True)` is called; `overstays(False)` follows when the run has ended.
     """
 
     def __init__(self, patience_s: float = inf, overstays: Callable[[bool], None] = lambda _: None) -> None:
         self.patience_s = patience_s
         self._overstays = overstays
-        self._raised_at = inf  # when it was raised last in this run
-        self._since: int | None = None  # of the run that is under way; None where nothing may be raised
+        self._raised_at = inf  # when the exception was last raised in this run
+        self._since: int | None = None  # the number that the run under way began with; None: nothing may be raised
         self._requested = 0
         self._way = ""  # the code path to where it was last raised in this run
-        self._blocks = 0  # atomic ones that the main thread is in, one in the other
+        self._blocks = 0  # how many atomic blocks the main thread is in
         self._left = threading.Event()
-        self._lock = threading.RLock()  # of atomic blocks, and of what aborts
+        self._lock = threading.RLock()  # held by atomic blocks and by aborts
         self._before: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> Self:
@@ -66,7 +66,7 @@ class Interrupt:
 
     def run(self, function: Callable[[], Result], since: int) -> Result:
         """Call the function; RestartRequest is raised in it once there is a request above `since`."""
-        # No context manager: the exception may come at any byte code in here, or in contextlib's.
+        # No context manager: the exception may be raised at any byte code in here, or in contextlib.
         try:
             try:
                 self._way, self._raised_at = "", inf
@@ -82,7 +82,7 @@ class Interrupt:
             self._overstays(False)
 
     def resume(self, since: int, abort: Callable[[], None]) -> None:
-        """Go on in the run around the one that has just ended, from that number on."""
+        """Go on in the run around the one that has just ended; requests above `since` interrupt it."""
         self._way, self._raised_at = "", inf
         self._left.clear()
         self._since = since
@@ -92,7 +92,7 @@ class Interrupt:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Nothing is aborted or interrupted in this block, and it is not entered once that has begun."""
+        """Nothing is aborted or interrupted in this block. Once an interruption has begun, the block is not entered."""
         with self._lock:
             self._raise_if_due(sys._getframe())
             self._blocks += 1
@@ -103,11 +103,11 @@ class Interrupt:
         self._raise_if_due(sys._getframe())
 
     def request(self, number: int, abort: Callable[[], None]) -> None:
-        """Call `abort`, and interrupt the run until it has ended. Waits while that is atomic."""
+        """Call `abort`, and interrupt the run until it has ended. Waits for an atomic block to end."""
         self._requested = max(self._requested, number)
         with self._lock:
             if not self._is_due():
-                return  # it has ended, or is raised when it begins
+                return  # the run has ended, or raises the exception when it begins
             try:
                 abort()
             finally:
@@ -117,7 +117,7 @@ class Interrupt:
                     self._left.wait(AGAIN_S)
 
     def abort(self, abort: Callable[[], None]) -> None:
-        """Call `abort` after a run has ended, in a thread as a request does; one that has begun comes to its end."""
+        """Call `abort` after a run has ended, in a thread as a request does; an abort under way ends first."""
 
         def call() -> None:
             with self._lock:
@@ -131,14 +131,14 @@ class Interrupt:
         return self._since is not None and self._requested > self._since and not self._blocks
 
     def _interrupted(self, signum: int, frame: FrameType | None) -> None:
-        """In the main thread."""
+        """The signal handler, in the main thread."""
         if not self._is_due():
             if callable(self._before):
                 self._before(signum, frame)
             return
         if self._is_being_handled():
             if time.monotonic() < self._raised_at + self.patience_s:
-                return  # it is on its way out, by way of somebody's clean-up
+                return  # the run is ending: it is in a clean-up
             _log.warning("a clean-up has taken %g s: interrupting it at %s", self.patience_s, _way(frame))
             self._overstays(True)
         elif self._way:
@@ -161,7 +161,7 @@ class Interrupt:
 
 
 def _way(frame: FrameType | None) -> str:
-    """Through the run's code to that frame, without this package's own."""
+    """The code path from the run to that frame, without this package's own frames."""
     places: list[str] = []
     while frame is not None and frame.f_code is not Interrupt.run.__code__:
         if not frame.f_globals.get("__name__", "").startswith(("softrun.", "contextlib")):

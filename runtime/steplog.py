@@ -1,4 +1,4 @@
-"""The step log: one JSON line for every `World.check(step)`, to see how a job went on.
+"""The step log: one JSON line for every `World.check(step)`, to see the progress of a job.
 
 Off unless SOFTRUN_STEP_LOG names a directory. Each process appends to its own file there, `<pid>.jsonl`:
 {"t": wall clock, "mono": monotonic clock, "pid", "rank", "world_size", "round", "step"}, both clocks in seconds.
@@ -22,7 +22,7 @@ def is_wanted() -> bool:
 
 
 def log_step(info: WorkerInfo, round_: int, step: int) -> None:
-    """Write the line of a step that was completed."""
+    """Write the line of a completed step."""
     directory = os.environ[ENVIRONMENT_VARIABLE]
     pid = os.getpid()
     line = (

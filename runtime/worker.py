@@ -1,18 +1,18 @@
-"""The worker's API for its world, one state per process: the RFC's two functions, and being told of a change.
+"""The worker's API for its world, one state per process: the RFC's two functions, and callbacks for changes.
 
-get_worker_info never hands out a world that is known to be broken, so that the RFC's own loop works as printed: catch
-the error, destroy the group, ask get_worker_info, go on. A world that was handed out is known to be broken when this
-process used it (a group was built from its parameters, or seen, or an error is being handled) and has no default
-process group now: it has left. The agent is told and forms a new world, if need be of the same members.
+get_worker_info never returns a world that is known to be broken, so the RFC's own loop works as printed: catch the
+error, destroy the group, call get_worker_info, go on. A world counts as broken if this process has used it (it built a
+group from its parameters, or had one, or is handling an error) and has no default process group now: it has left. The
+agent is told, and forms a new world, with the same members if need be.
 
-Where an agent gives no sign of itself its worker waits, too, in a world that may be over
+If an agent gives no sign of life, its worker also waits, since its world may be over
 (`softrun.runtime.channel.allowance`).
 
-A child of the worker, forked or not, may ask for the event and for the worker's place. It is told nothing that it could
-act upon in the worker's stead: it cannot be in a world, and what it says is not heard.
+A child of the worker, forked or not, may ask for the event and for the worker's place. It cannot act for the worker: it
+cannot be in a world, and the agent does not hear it.
 
-Every wait here ends by the agent's own deadlines: an agent that gives up ends its workers. A wait in the main thread
-lets Python's signal handlers run.
+The agent's own deadlines bound every wait here: an agent that gives up ends its workers. Python's signal handlers run
+during a wait in the main thread.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], Non
 
 
 def wait_for_world(after_round: int) -> WorkerEvent:
-    """The event of a world that comes after the given one, which this worker has left; waits until there is one.
+    """Wait for a world after the given one, which this worker has left; returns the event that names it.
 
     Raises ChannelError in a process that is not the worker, such as a child of it.
     """
@@ -92,70 +92,70 @@ def wait_for_world(after_round: int) -> WorkerEvent:
 
 
 def free_trainer_by(free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
-    """Have `free(event)`, instead of an abort, get the trainer out of a world that is over; returns what ends that.
+    """Call `free(event)` instead of an abort to get the trainer out of a world that is over; returns what ends that.
 
-    It is called in a thread of softrun's and must not wait.
+    softrun calls it in a thread of its own; it must not wait.
     """
     return _worker().free_trainer_by(free)
 
 
 def last_event() -> WorkerEvent:
-    """The newest event of this process, for softrun itself; see `get_worker_event`."""
+    """Return the newest event; for softrun itself, see `get_worker_event`."""
     return _worker().last()
 
 
 def ping() -> None:
-    """Show that training gets on; from the first call in each world on, calls must come within the timeouts."""
+    """Show that training makes progress. After the first call in a world, calls must follow within the timeouts."""
     _worker().ping()
 
 
 def completed(step: int) -> None:
-    """Show how far the trainer is, in steps that count alike on all ranks."""
+    """Show how many steps the trainer has completed; all ranks count the same steps."""
     _worker().completed(step)
 
 
 def hold(after: int) -> None:
-    """Wait between two steps, as told; returns when there may be an event with a higher sequence: call it in a loop."""
+    """Wait between two steps if told to. Call it in a loop: it returns when there may be an event after this one."""
     _worker().hold(after)
 
 
 def watch(limits: ProgressLimits) -> None:
-    """Have the agent act when this worker makes no progress for that long."""
+    """Have the agent act if this worker makes no progress for so long."""
     _worker().watch(limits)
 
 
 def withhold_progress(withheld: bool) -> None:
-    """While withheld, byte code that the main thread executes does not count as progress; only pings do."""
+    """While withheld, only pings count as progress, not byte code that the main thread executes."""
     _worker().withhold_progress(withheld)
 
 
 def begin_call() -> None:
-    """From the next world on the peers wait for this worker at the end of a call, even if it exits with 0."""
+    """From the next world on, peers wait for this worker at the end of a call, even if it exits with 0."""
     _worker().in_call = True
 
 
 def end_call() -> None:
-    """All have come to the end of the call together."""
+    """All ranks have come to the end of the call together."""
     _worker().end_call()
 
 
 def leave_call() -> None:
-    """The others neither wait for this worker nor count on it."""
+    """The peers no longer wait for this worker."""
     _worker().leave_call()
 
 
 def be_through() -> None:
-    """The work is done: what follows is this process's own."""
+    """The work is done: whatever this process does now is its own business."""
     _worker().be_through()
 
 
 def tell_fault(text: str, depth: int, last_call_wait_s: float) -> None:
-    """Have the agents end this world, whose members are well, and form a new one."""
+    """Have the agents end this world and form a new one of the same members."""
     _worker().tell_fault(text, depth, last_call_wait_s)
 
 
 class _HandedOut(WorkerInfo):
-    """The value that it was made from, equal to it, hashed, shown and pickled like it; it notes that it was used."""
+    """Looks, compares and pickles like the WorkerInfo it was made from, and notes whether it was used."""
 
     _used: bool = PrivateAttr(default=False)
 
@@ -189,7 +189,7 @@ class _Worker:
         self.inbox = inbox
         self._handed: _HandedOut | None = None
         self._round = 0
-        self._entered = 0  # the sequence of the event that named the world that the trainer is in
+        self._entered = 0  # the sequence of the event that named the trainer's world
         self._grouped = False  # a default process group was seen in this round
         self.in_call = False
         self._watches = False
@@ -288,7 +288,7 @@ class _Worker:
             self._leave_unasked()
 
     def _leave_unasked(self) -> None:
-        """The others may have gone on without this node, and its agent would say so if it could."""
+        """The others may have gone on without this node, and its agent cannot say so."""
         event = self.inbox.last()
         with self._entering:
             if event.sequence >= self._entered and self._works(event):
@@ -300,7 +300,7 @@ class _Worker:
                 self._free(self._lapse)
 
     def _begin_world(self) -> None:
-        """What the progress says of the last world does not count any more."""
+        """Forget the progress in the last world."""
         if self._progress is not None:
             self._progress.begin_world()
 
@@ -356,7 +356,7 @@ class _Worker:
             self.inbox.tell(self._status)
 
     def _show_work(self) -> None:
-        """Tell once in each world that the ranks work together in it."""
+        """Report once in each world that the ranks work together in it."""
         round_ = self._round
         if self._status.worked != round_ and (
             has_worked() or (self._progress is not None and self._progress.has_worked)
@@ -364,7 +364,7 @@ class _Worker:
             self._tell(worked=round_)
 
     def _show_progress(self) -> None:
-        """From now on. Only the main thread can: it is the one that trains, and the one that signals reach."""
+        """Show progress from now on. Only the main thread can: it trains, and signals reach it."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if self._progress is None and self._page is not None and in_main_thread:
             self._progress = Progress(self._page, self._each_beat)
@@ -372,7 +372,7 @@ class _Worker:
             self._status = self._status.model_copy(update={"limits": ProgressLimits()})
 
     def _end(self) -> None:
-        """Ending may take a while, which is not a hang; nobody waits for it."""
+        """Report that this process is ending, which may take a while and is not a hang."""
         if self._progress is not None and self._progress.is_own:
             self._show_work()
             self._tell(ends=True)
@@ -391,14 +391,14 @@ class _Worker:
             os.environ.update(event.environment())
 
     def _end_world(self, event: WorkerEvent) -> None:
-        """In the watcher's thread, while the trainer may be anywhere in the world that it entered last."""
+        """The world is over. Called in the watcher's thread, while the trainer may be anywhere in that world."""
         with self._entering:
             if event.sequence > self._entered and not self._comes_later(event):
                 end_world()
                 self._free(event)
 
     def _comes_later(self, event: WorkerEvent) -> bool:
-        """Its end comes between two steps."""
+        """Whether the world ends between two steps, later."""
         return event.leave_after is not None
 
     def _is_broken(self) -> bool:
@@ -410,13 +410,13 @@ class _Worker:
 
 
 def _note_groups() -> None:
-    """From now on what the trainer builds can be aborted, and what it could not build can be destroyed."""
+    """Track the groups that the trainer builds, so that they can be aborted, and destroyed if they were never built."""
     track_groups()
     destroying_nothing_does(leave_unfinished_groups)
 
 
 def _abort_what_will_not_end(event: WorkerEvent) -> None:
-    """The main thread may sit in a collective that somebody has left, or will never enter."""
+    """Abort the groups: the main thread may wait in a collective that a peer has left, or will never enter."""
     if event.interrupts:
         abort_all()
 

@@ -1,6 +1,6 @@
 """The short way to train through changes of the world.
 
-    for world in softrun.worlds():          # one pass per world; waits while paused; ends when the body ends
+    for world in softrun.worlds():          # one pass per world; waits while paused; ends when a pass completes
         with world.process_group():         # builds the group; leaves it when the world changes
             ...                             # every rank takes model, optimizer and step from rank 0, a survivor
             while step < total:
@@ -8,8 +8,8 @@
                 step += 1
                 world.check(step)           # between two steps: the end of this pass if the world has changed
 
-A pass ends, and the loop goes on with the next world, when the world has changed or when its group broke because peers
-were lost. Any other exception is the trainer's own: it is raised at once and nothing is tried again.
+A pass ends, and the loop goes on with the next world, if the world has changed or its group broke because peers were
+lost. Any other exception is the trainer's own: it is raised at once and nothing is tried again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from softrun.runtime.groups.groups import build_group, is_lost_connection, leave
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 
-# A group that cannot be built although nobody left, so often in a row, will not be built: the setting is wrong.
+# If a group cannot be built so many times in a row although nobody left, a setting is wrong.
 BUILD_ATTEMPTS = 5
 
 _log = logging.getLogger("softrun.runtime")
@@ -58,7 +58,7 @@ class World:
 
     @property
     def rank(self) -> int:
-        """This worker's rank among all."""
+        """This worker's rank among all workers of this world."""
         return self.info.rank
 
     @property
@@ -78,7 +78,7 @@ class World:
 
     @property
     def sequence(self) -> int:
-        """Of the event that named this world."""
+        """The sequence of the event that named this world."""
         return self._event.sequence
 
     def ping(self) -> None:
@@ -98,7 +98,7 @@ class World:
         if step is not None:
             if self._is_logged:
                 log_step(self.info, self.round, step)
-            completed(step)  # before the events are looked at: the agent looks at it after it has sent one
+            completed(step)  # before looking for events: the agent reads it after sending one
             self._completed = step
         while True:
             event = last_event()
@@ -108,7 +108,7 @@ class World:
                 raise WorldChanged(f"world {self.round} is over: a new one is being formed")
             if event.stop_after is None or self._completed is None or self._completed < event.stop_after:
                 return
-            hold(event.sequence)  # the agents agree in a moment
+            hold(event.sequence)  # the agents are about to agree on a step
 
     def _is_over(self, event: WorkerEvent) -> bool:
         if event.sequence <= self._event.sequence:
@@ -178,7 +178,7 @@ class World:
 
 
 def worlds() -> Iterator[World]:
-    """One World after the other, each as soon as the agent has formed it; ends when a pass comes to its own end."""
+    """Yield one World after the other, each as soon as the agents have formed it. Ends when a pass ends by itself."""
     after_round = -1
     while True:
         world = World(wait_for_world(after_round))

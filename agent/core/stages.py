@@ -128,7 +128,7 @@ class Stages:
         self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw)
 
     def start_again(self, now: float) -> bool:
-        """The workers are stopped: start them again if it is known what their failure costs. Returns whether they start."""
+        """The workers are stopped: start them if the cost of their failure is known. Returns whether they start."""
         if self.verdict.charges and not self._is_excused():
             if now < self._verdict_at():
                 return False

@@ -38,7 +38,7 @@ def run_agent(
     signals: Iterable[str],
     supervised: Callable[[selectors.BaseSelector, Observe, Observe], Supervisor],
 ) -> tuple[Result, Supervisor]:
-    """Run an agent until it ends; returns how it ended, and its supervisor, whose workers have all ended."""
+    """Run an agent until it ends; returns its result and its supervisor, all of whose workers have ended."""
     _allow_many_files()
     selector = selectors.DefaultSelector()
     observations = ObservationQueue(selector)
@@ -62,7 +62,7 @@ def run_agent(
 
 @contextmanager
 def _threads_in_turns() -> Iterator[None]:
-    """A store's answer is not left waiting for 5 ms, Python's default, while the loop is busy telling the workers."""
+    """Switch threads more often than every 5 ms, Python's default: a store's answer must not wait for a busy loop."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:

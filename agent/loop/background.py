@@ -1,4 +1,4 @@
-"""Work that is done aside, in order, by one thread: who asks for it neither waits for it nor learns of its failure."""
+"""Work that one thread does in the background, in order. The caller neither waits for it nor learns of its failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("softrun")
 
 
 class BackgroundQueue:
-    """A thread of that name, and what it has yet to do."""
+    """A thread of that name, and the work that it has yet to do."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -22,11 +22,11 @@ class BackgroundQueue:
         self._thread.start()
 
     def do(self, work: Callable[[], Any]) -> None:
-        """Have `work` done after all that was asked for before; what it raises is logged."""
+        """Queue `work` after everything that was queued before. An exception in it is logged."""
         self._queue.put(work)
 
     def close(self, timeout_s: float = FAREWELL_S) -> None:
-        """Wait until everything queued is done, for that long at most."""
+        """Wait until everything queued is done, but at most `timeout_s` seconds."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():

@@ -6,13 +6,13 @@ The member dials, the leader accepts. Every line is one JSON document, at most `
     acceptor → {"version": …, "node": its own}          only if job and node are right; else it hangs up
     both     → messages (`softrun.agent.protocol.codec`), in any order
 
-The kernel closes the sockets of a process that dies, so a link is also the quickest proof of death there is. Since a
-link may break for other reasons, a broken one is checked by dialling the peer's listener once more: refused, or
-answered by somebody else, means that the process is gone; answered as before means that only the link was lost;
-silence, which is waited out for `PROBE_S`, proves nothing, and is left to the missed beats.
+The kernel closes the sockets of a process that dies, so a link is also the quickest proof of death. A link may break
+for other reasons, too, so this agent then dials the peer's listener once more. If it is refused, or somebody else
+answers, the process is gone. If the peer answers as before, only the link was lost. Silence for `PROBE_S` proves
+nothing, and is left to the missed beats.
 
-Nothing here blocks, unless a node's address is a name and the name service is slow: sockets are non-blocking and owned
-by the driver's selector.
+Nothing here blocks, unless a node's address is a name and the name service is slow: the sockets are non-blocking and
+belong to the driver's selector.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observa
 MAX_LINE = 1 << 20
 MAX_UNSENT = 8 << 20
 PROBE_S = 5.0
-ACCEPT_AGAIN_S = 0.1  # after the descriptors have run out
-WARNINGS = 10  # at most, in `WARNINGS_S`: anybody who reaches the port can make a link fail
+ACCEPT_AGAIN_S = 0.1  # how long to wait after the descriptors have run out
+WARNINGS = 10  # the most in `WARNINGS_S` seconds: anybody who reaches the port can make a link fail
 WARNINGS_S = 60.0
 _PROBES = 20  # a dying process may still accept for a moment; each try takes one loop of the driver
 
@@ -55,7 +55,7 @@ class _Connection:
     on_close: Callable[[_Connection, int], None]  # with the errno, 0 at a clean end
     node: str = ""  # the peer, once it is known
     address: tuple[str, int] = ("", 0)  # of the peer's listener
-    up: bool = False  # both ends have said who they are
+    up: bool = False  # both ends have introduced themselves
     connecting: bool = False
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
@@ -103,13 +103,13 @@ class Links:
         self._greet(connection)
 
     def hang_up(self, node: str) -> None:
-        """Close the link that was dialled to `node`, if there is one, without an answer."""
+        """Close the link that was dialled to `node`, if there is one. No observation follows."""
         connection = self._dialled.pop(node, None)
         if connection is not None:
             self._drop(connection)
 
     def say(self, node: str | None, message: Message) -> None:
-        """Send on the link to `node`, or on every accepted one. A link that does not stand takes nothing."""
+        """Send on the link to `node`, or with None on every accepted link. A link that is not up takes nothing."""
         line = encode_message(message) + b"\n"
         if node is None:
             targets = list(self._accepted.values())
@@ -121,7 +121,7 @@ class Links:
             self._send(connection, line)
 
     def sweep(self) -> None:
-        """Do what time alone asks for. Call it whenever the loop wakes."""
+        """Do what is due. Call it whenever the loop wakes."""
         now = self._clock()
         for connection in [probe for probe, until in self._probes.items() if now >= until]:
             self._lost(connection, errno.ETIMEDOUT)
@@ -153,7 +153,7 @@ class Links:
                 return
             except OSError as error:
                 self._warn("a link could not be accepted: %s", error)
-                # Out of descriptors: the listener would stay readable, and keep the loop from everything else.
+                # Out of descriptors: the listener would stay readable and keep the loop busy.
                 self._selector.unregister(self._listener)
                 self._accept_at = self._clock() + ACCEPT_AGAIN_S
                 return
@@ -169,7 +169,7 @@ class Links:
         sock = socket.socket(family, socket.SOCK_STREAM)
         connection = _Connection(sock, on_line, on_close, address=address, connecting=True)
         self._add(connection)
-        # Whatever comes of it is told through the selector, a failure that is known at once as well.
+        # The outcome is reported through the selector, even a failure that is known at once.
         with suppress(socket.gaierror):
             sock.connect_ex(address)
         return connection
@@ -293,7 +293,7 @@ class Links:
         if connection.up:
             self._probe(connection.node, connection.address)
         else:
-            # It never stood, so its failing proves nothing: the fault may be here.
+            # It was never up, so its failure proves nothing: the fault may be here.
             self._observe(LinkDown(connection.node, gone=False))
 
     # --- the acceptor's end

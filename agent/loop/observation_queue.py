@@ -27,16 +27,16 @@ class ObservationQueue:
         selector.register(self._bell, selectors.EVENT_READ, self._rung)
 
     def put(self, observation: Observation) -> None:
-        """In the driver's thread."""
+        """Add an observation, in the driver's thread."""
         self._waiting.append(observation)
 
     def put_threadsafe(self, observation: Observation) -> None:
-        """From anywhere else."""
+        """Add an observation from another thread or a signal handler."""
         self._waiting.append(observation)
         try:
             self._rope.send(b".")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # the bell is ringing already
         except OSError:
             pass  # the agent has ended
 
@@ -45,7 +45,7 @@ class ObservationQueue:
         return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
-        """What is put afterwards wakes nobody."""
+        """Stop waking the loop: what is put afterwards is never read."""
         self._selector.unregister(self._bell)
         self._bell.close()
         self._rope.close()

@@ -1,4 +1,4 @@
-"""Names and addresses of hosts: which one is whose, and by which one others can reach this machine."""
+"""Names and addresses of hosts: what a name resolves to, and the address by which others reach this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ logger = logging.getLogger("softrun")
 
 
 def resolve(host: str, patience_s: float) -> list[tuple[socket.AddressFamily, str]]:
-    """Families and addresses. Raises StoreLostError once the name has been unknown for `patience_s`: that of a machine
-    which is just being started may come late."""
+    """Return families and addresses. Raises StoreLostError if the name is still unknown after `patience_s` seconds:
+    the name of a machine that is just starting may appear late."""
 
     def look_up() -> list[tuple[socket.AddressFamily, str]]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -28,7 +28,8 @@ def resolve(host: str, patience_s: float) -> list[tuple[socket.AddressFamily, st
 
 
 def address_towards(targets: list[tuple[str, int]], patience_s: float) -> str:
-    """This machine's address on the way to the first of the targets to which there is one. Raises StoreLostError."""
+    """Return this machine's address on the way to the first target that it has a route to. Raises StoreLostError if
+    it has none within `patience_s` seconds."""
 
     def look_up() -> str:
         for host, port in targets:
@@ -46,7 +47,7 @@ def _address_towards(host: str, port: int) -> str:
     with socket.socket(family, kind) as sock:
         sock.connect(target)  # sends nothing, for a datagram socket
         address = str(sock.getsockname()[0])
-    # A machine often knows its own name as a loopback address. The others know it by that name, too, and better.
+    # A machine often knows its own name as a loopback address, while the others know its real address by that name.
     return host if _is_loopback(address) and not _is_loopback(host) else address
 
 

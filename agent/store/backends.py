@@ -1,4 +1,4 @@
-"""Which store `--rdzv_backend` names, and which way to it."""
+"""The store that `--rdzv_backend` names, and how to reach it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softrun.policies import RestartPolicyStrategy
 
 @dataclass(frozen=True)
 class Backend:
-    """A store that is not open yet, and what goes with it."""
+    """A store that is not open yet, and what the agent needs to know about it."""
 
     job: str
     settings: RendezvousSettings
@@ -42,7 +42,8 @@ def choose_backend(
     nodes: int,
     local_addr: str | None,
 ) -> Backend:
-    """Raises UsageError for what is malformed or unknown, StoreLostError if its host cannot be reached."""
+    """Return the store that the flags name. Raises UsageError if they are malformed or unknown, StoreLostError if its
+    host cannot be reached."""
     match name:
         case "c10d":
             settings = RendezvousSettings.parse(conf, policy)
@@ -55,7 +56,7 @@ def choose_backend(
             host, port = parse_endpoint(endpoint)
             if settings.rank >= nodes:
                 raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
-            # Node 0 may be started last, and nobody waits for it elsewhere.
+            # Node 0 may start last, and only this waits for it.
             patience_s = max(settings.read_timeout, settings.join_timeout)
             opens = partial(C10dStore, run_id, host, port, patience_s, settings.rank == 0)
             own = local_addr or address_towards([(host, port)], patience_s)
@@ -102,5 +103,5 @@ def _password_from_file(name: str | None) -> str | None:
 
 @cache
 def _password_from_environment() -> str | None:
-    """Taken out of the environment, which the workers inherit; so it is asked for whether it is of use or not."""
+    """Take it out of the environment, which the workers inherit. Call it even if the password is of no use."""
     return os.environ.pop(PASSWORD_VARIABLE, None)

@@ -1,7 +1,7 @@
-"""The store: what all agents of a job share. It holds one record, and pushes its changes.
+"""The store: what all agents of a job share. It holds one record and pushes its changes.
 
-Besides, newcomers that cannot reach anybody must learn whether anybody is left. One that outlives every agent holds
-their leases for that (`Leases`), and pushes which of them have expired; one that does not counts the leader's beats
+Newcomers that cannot reach any agent must still learn whether any is left. A store that outlives every agent holds
+leases for that (`Leases`) and pushes which of them have expired. A store that does not counts the leader's beats
 (`LeaderBeats`).
 
 `Store` is the contract; every implementation passes the same tests. Its methods block and belong to threads:
@@ -35,7 +35,7 @@ logger = logging.getLogger("softrun.store")
 
 
 Lease = tuple[str, int]
-"""A node, and which of its leases this is, counted from 1."""
+"""A node, and the number of the lease, counted from the node's first, 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """This agent's lease stands at least until then, by the monotonic clock: nobody can have taken its place."""
+    """This agent's lease stands at least until `until`, by the monotonic clock: nobody can have taken its place."""
 
     until: float
     lease_number: int
@@ -57,23 +57,23 @@ class LeaseGrant:
 
 
 class Leases(Protocol):
-    """Proof that a node lives which reaches all others even where the node itself does not."""
+    """Proof that a node lives, which reaches all others even if the node itself cannot."""
 
     def renew(self) -> LeaseGrant:
         """Renew this agent's lease, or take a new one if it has expired."""
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
-        """Those of them that do not stand."""
+        """Return those that have expired."""
 
 
 class LeaderBeats(Protocol):
-    """A count that the leader raises for as long as it leads."""
+    """A count that the leader raises as long as it leads."""
 
     def beat(self) -> int:
-        """Raise it by one; return it."""
+        """Raise the count by one and return it."""
 
     def beats(self) -> int:
-        """Return it."""
+        """Return the count."""
 
 
 class Store(Protocol):
@@ -83,34 +83,34 @@ class Store(Protocol):
     """It lives inside this process, and ends with it."""
 
     leases: Leases | None
-    """A store that has leases comes back when it was away, and its methods wait for that."""
+    """A store with leases comes back if it was away, and its methods wait for that."""
 
     leader_beats: LeaderBeats | None
-    """One that has no leases has these."""
+    """A store without leases has these."""
 
     def latest(self) -> bytes | None:
         """The newest record; None if there is none."""
 
     def create(self, version: int, record: bytes) -> bytes:
-        """Put `record` in place as `version`, if that version is not there yet; return what stands there then."""
+        """Store `record` as `version`, unless that version exists; return the record that is stored there then."""
 
     def wait_beyond(self, version: int) -> Change:
         """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
 
     def leave(self, *, over: bool) -> None:
-        """This agent is done, and if `over`, so is the job, whose record nobody changes any more.
+        """This agent is done. If `over`, so is the job: nobody changes its record any more.
 
-        A store that is hosted here stays until the others are done too, or for a second.
+        A store that is hosted here stays until the others are done as well, or for a second.
         """
 
     def close(self) -> None:
-        """End; a thread that is blocked in `wait_beyond` is freed at once. Called from any thread, and once."""
+        """Close the store, which frees a thread blocked in `wait_beyond` at once. Call it once, from any thread."""
 
 
 class StoreThreads:
     """Runs a store in threads: one calls, one watches, one keeps the lease. `observe` is called from all of them.
 
-    Of what was asked for and not begun only the newest of each kind is kept, so nothing piles up while a store is away.
+    Of the requests that have not begun only the newest of each kind is kept, so nothing piles up while a store is away.
     """
 
     def __init__(self, open_store: Callable[[], Store], observe: Callable[[Observation], None]) -> None:
@@ -129,7 +129,7 @@ class StoreThreads:
         self._caller.start()
 
     def propose(self, round_: Round) -> None:
-        """Create this record; RecordSeen follows with what then stands there."""
+        """Create this record; RecordSeen follows with the record that is stored then."""
         self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
 
     def beat(self) -> None:
@@ -137,7 +137,7 @@ class StoreThreads:
         self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beat())))
 
     def read_beats(self) -> None:
-        """LeaderBeatSeen follows."""
+        """Read the leader's count; LeaderBeatSeen follows."""
         self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beats())))
 
     def renew(self) -> None:
@@ -145,11 +145,11 @@ class StoreThreads:
         self._renewals.put("renew", self._renew)
 
     def close(self, wait_s: float = 5.0) -> None:
-        """Finish what was asked for and close; a store that does not answer is left behind after `wait_s`."""
+        """Finish the requests and close. A store that does not answer is abandoned after `wait_s` seconds."""
         self._renewals.end()
         self._calls.end()
         if self._store is None:
-            self._closing.set()  # it still connects; the thread looks here when it is through
+            self._closing.set()  # it is still connecting; the thread checks this afterwards
             return
         self._caller.join(wait_s)
         self._closing.set()
@@ -198,7 +198,7 @@ class StoreThreads:
                 self._look_for_expired(store)
 
     def _look_for_expired(self, store: Store) -> None:
-        """Of the members of the record: others are heard of when they speak."""
+        """Look for expired leases of the record's members; other nodes are not missed."""
         if store.leases is not None and self._round is not None:
             missing = store.leases.missing([(member.node, member.lease_number) for member in self._round.members])
             if missing:
@@ -238,7 +238,7 @@ def _leader_beats(store: Store) -> LeaderBeats:
 
 
 class _Requests:
-    """What is asked of a store: the newest of each kind, in the order in which the kinds were first asked for."""
+    """The requests to a store: the newest of each kind, in the order in which the kinds were first requested."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[Store], object]] = {}

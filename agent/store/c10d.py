@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 DEFAULT_PORT = 29400
-KEPT = 64  # a watcher that was away for longer jumps to the newest
+KEPT = 64  # versions; a watcher that missed more of them jumps to the newest
 _WAIT = timedelta(days=1)
 _FAREWELL = timedelta(seconds=1)
 _ATTEMPT = timedelta(seconds=2)
 
 
 class C10dStore:
-    """`host` and `port` are the endpoint's. Hosts the store if the address is this machine's and the port is free;
-    with `is_host` whatever the address is (it may be that of a service which leads here), without it never."""
+    """`host` and `port` are the endpoint's. By default it hosts the store if the address is this machine's and the port
+    is free. `is_host` decides instead: True whatever the address is (a service may lead here), False never."""
 
     leases: Leases | None = None
 
@@ -48,7 +48,7 @@ class C10dStore:
         self._prefix = f"softrun/{job}/"
         self._endpoint = f"{host}:{port}"
         self._timeout = timedelta(seconds=connect_timeout_s)
-        self._has_head = False  # once there is one it stays
+        self._has_head = False  # once it exists it stays
         addresses = resolve(host, connect_timeout_s)
         self._addresses = {"127.0.0.1", "::1", *(address for _, address in addresses)}
         self._target, self._port = host, port
@@ -80,9 +80,9 @@ class C10dStore:
     def wait_beyond(self, version: int) -> Change:
         from torch.distributed import DistStoreError
 
-        # The next version may be pruned already for a watcher that was away, so waiting for it comes second.
+        # For a watcher that was away the next version may be pruned already, so it first looks for the newest.
         while (newest := self._head(self._watch)) <= version:
-            with _loss_of(self._endpoint), suppress(DistStoreError):  # the wait has a bound, and begins again
+            with _loss_of(self._endpoint), suppress(DistStoreError):  # the wait ends after a while, and begins again
                 self._watch.wait([self._key(version + 1)], _WAIT)
                 newest = max(self._head(self._watch), version + 1)
                 break
@@ -97,7 +97,7 @@ class C10dStore:
             return self._calls.add(self._prefix + "beats", 0)
 
     def leave(self, *, over: bool) -> None:  # noqa: ARG002
-        # Agents that were killed never say that they are done, so the host does not wait for long.
+        # Agents that were killed never report that they are done, so the host does not wait for long.
         with suppress(RuntimeError):
             gone = self._calls.add(self._prefix + "gone", 1)
             if gone >= self._calls.add(self._prefix + "joined", 0):
@@ -106,7 +106,7 @@ class C10dStore:
                 self._calls.wait([self._prefix + "deserted"], _FAREWELL)
 
     def close(self) -> None:
-        # A TCPStore has no way to be interrupted: ending its connections does it.
+        # A TCPStore cannot be interrupted, but its connections can be shut down.
         _shut_down_connections(self._port, self._addresses)
         self._server = None
 
@@ -204,8 +204,8 @@ def _is_ours(family: socket.AddressFamily, address: str) -> bool:
 
 def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> socket.socket | None:
     """A listening socket on all addresses of this machine, if the port is free; of the first address's family."""
-    # Not on both families for an IPv4 endpoint: TCPStore looks every peer's name up, and those of IPv4 peers on an IPv6
-    # socket stand in no hosts file.
+    # Not on both families for an IPv4 endpoint: TCPStore looks up every peer's name, and no hosts file has the names of
+    # IPv4 peers on an IPv6 socket.
     family, _ = addresses[0]
     try:
         return socket.create_server(("", port), family=family, dualstack_ipv6=family is socket.AF_INET6, backlog=4096)
@@ -219,7 +219,7 @@ def _try_to_listen(addresses: list[tuple[socket.AddressFamily, str]], port: int)
 
 @contextmanager
 def _loss_of(endpoint: str) -> Iterator[None]:
-    """Turns any failure of the TCPStore into StoreLostError."""
+    """Turn any failure of the TCPStore into StoreLostError."""
     try:
         yield
     except RuntimeError as error:  # torch's DistError is one
@@ -229,7 +229,7 @@ def _loss_of(endpoint: str) -> Iterator[None]:
 
 
 def _shut_down_connections(port: int, addresses: set[str]) -> None:
-    """End every connection of this process to the store: none but ours leads there."""
+    """Shut down every connection of this process to the store: all of them are ours."""
     for number in open_sockets():
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
             if sock.family not in (socket.AF_INET, socket.AF_INET6):

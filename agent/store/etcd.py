@@ -6,7 +6,7 @@ Keys, under one prefix per job:
     members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
 The record is under the job's own lease, which the agents that have written it keep alive. It lasts for a day after the
-last of them has gone, or for a minute once the job is over: what a job leaves behind expires. An agent that ends
+last of them has gone, or for a minute once the job is over, so what a job leaves behind expires. An agent that ends
 revokes its own lease; the lease of a host that is dead or cut off expires.
 """
 
@@ -25,7 +25,7 @@ from softrun.agent.store.base import Change, LeaderBeats, Lease, LeaseGrant, Lea
 from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
 
 JOB_LEASE_S = 24 * 3600
-OVER_LEASE_S = 60  # for agents that have yet to see that it is over; then another job may take its name
+OVER_LEASE_S = 60  # so that all agents see that the job is over; then another job may take its name
 _GETS_AT_ONCE = 100  # etcd allows 128 operations in a transaction
 
 
@@ -46,7 +46,7 @@ class EtcdStore:
         self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
         self._job_lease_due_at = math.inf  # set once this agent has written the record
         self._responses: Iterator[Any] | None = None
-        self._seen = {"record": 0, "members": 0}  # the revision up to which each was watched
+        self._seen = {"record": 0, "members": 0}  # the revision up to which each has been watched
         self.leases: Leases | None = self
         grant, answer = self._begin_lease()
         self._granted: LeaseGrant | None = grant
@@ -79,7 +79,7 @@ class EtcdStore:
                 self._responses = self._client.watch(self._watches())
             response = next(self._responses, None)
             if response is None:
-                self._responses = None  # that member was left: go on from the same revision at another
+                self._responses = None  # that member of etcd was left: go on from the same revision at another
             elif response.compact_revision:
                 self._responses = None
                 record, answer = self._read()
@@ -125,7 +125,7 @@ class EtcdStore:
     def close(self) -> None:
         self._client.close()
 
-    # --- small things
+    # --- keys, reads and writes
 
     def _key(self, name: str) -> bytes:
         return f"{self._prefix}{name}".encode()
@@ -152,7 +152,7 @@ class EtcdStore:
         return bytes(found[0].value) if found else None
 
     def _begin_lease(self) -> tuple[LeaseGrant, Any]:
-        """A new lease, because there was none or it has expired; and etcd's last answer."""
+        """Take a new lease, because there was none or it has expired; returns it with etcd's last answer."""
         self._lease_number += 1
         sent_at = time.monotonic()
         granted = self._client.call("Lease", "LeaseGrant", self._rpc.LeaseGrantRequest(TTL=self._asked_s))
@@ -172,11 +172,11 @@ class EtcdStore:
 
     def _grant_job_lease(self) -> None:
         grant = self._rpc.LeaseGrantRequest(TTL=JOB_LEASE_S, ID=self._job_lease)
-        with suppress(EtcdRefusedError):  # somebody else was faster
+        with suppress(EtcdRefusedError):  # another agent was faster
             self._client.call("Lease", "LeaseGrant", grant)
 
     def _let_expire(self) -> None:
-        """Put what the job leaves behind under a short lease, as each agent does that sees the job's end."""
+        """Put what the job leaves behind under a short lease. Every agent that sees the job's end does so."""
         rpc = self._rpc
         lease = self._client.call("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=OVER_LEASE_S)).ID
         key = self._key("record")
@@ -189,7 +189,7 @@ class EtcdStore:
         request = self._rpc.WatchCreateRequest
         return [
             request(key=self._key("record"), start_revision=self._seen["record"] + 1),
-            # Only what goes: N agents that come would otherwise be N * N events.
+            # Only deletions: otherwise N agents that join would cause N * N events.
             request(
                 key=members,
                 range_end=members[:-1] + b"0",  # what follows "/"
@@ -199,7 +199,7 @@ class EtcdStore:
         ]
 
     def _take(self, response: Any, version: int) -> Change | None:
-        """What this response tells; None for one that only says that the watch has begun."""
+        """Return the change in this response; None if it only confirms that the watch has begun."""
         record, expired = None, []
         for event in response.events:
             kind, *lease = event.kv.key.decode().removeprefix(self._prefix).split("/")

@@ -4,10 +4,10 @@ Of etcd3 it takes the messages and the calls (`etcd3.etcdrpc`). The connection i
 with one member, and its watcher calls again without a pause while etcd is away. It lives in an event loop in a thread
 of its own: a thread that waits in grpc's blocking interface wakes up fifteen times a second for nothing.
 
-One member is asked at a time. A call that it refuses, or does not answer in time, goes to the next one, and so do the
-watches, which would notice nothing themselves. A call is repeated until it is answered, so whatever it does must be
-harmless when done twice. If no member answers in time, each gets more time in the next round: asking a slow etcd ever
-again, over new connections, is what would keep it slow.
+One member is asked at a time. A call that it refuses, or does not answer in time, goes to the next member, and the
+watches move with it, since they would notice nothing themselves. A call is repeated until it is answered, so it must be
+harmless when done twice. If no member answers in time, each gets more time in the next round: a slow etcd would stay
+slow if it were asked again and again over new connections.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from softrun.agent.errors import StoreLostError, UsageError
 
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
-SLOWEST_TIMEOUT_S = 8.0  # if nobody answered in time; a lease that is asked for by then still stands
-RETRY_S = 0.2  # between two rounds through all members, more or less
+SLOWEST_TIMEOUT_S = 8.0  # after rounds without an answer; a lease that is asked for by then still stands
+RETRY_S = 0.2  # between two rounds through all members, give or take half
 
 _OPTIONS = (
-    # Or a member that was away is left alone for up to two minutes.
+    # Otherwise a member that was away is left alone for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", int(CALL_TIMEOUT_S * 1000)),  # which is how long an attempt may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.http2.bdp_probe", 0),  # or every answer is followed by a ping, for a bandwidth that nobody needs
+    ("grpc.http2.bdp_probe", 0),  # otherwise a ping follows every answer, to measure a bandwidth that nobody needs
     ("grpc.max_receive_message_length", -1),
 )
 _T = TypeVar("_T")
@@ -67,29 +67,29 @@ class EtcdAccess:
 
 
 class EtcdClient:
-    """Every method blocks until it is answered, and raises StoreLostError if waiting is of no use, or after `close`.
-    So does the first call if nobody answers within `connect_timeout_s`.
+    """Every method blocks until it is answered. It raises StoreLostError if waiting is of no use, or after `close`; the
+    first call also does if nobody answers within `connect_timeout_s` seconds.
 
-    For any thread.
+    Any thread may call them.
     """
 
     def __init__(self, access: EtcdAccess, connect_timeout_s: float) -> None:
         self.rpc, self._grpc = _load_etcd3()
         self._access = access
         self._credentials = _channel_credentials(self._grpc, access)
-        # What follows is the event loop's.
+        # The rest belongs to the event loop.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._order = itertools.cycle(access.endpoints)
         self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
-        self._failures = 0  # in a row, over all members
-        self._timeouts = 0  # of these
+        self._failures = 0  # in a row, whichever member
+        self._timeouts = 0  # how many of those
         self._away_since: float | None = None
         self._closing = False
         self._give_up_at: float | None = time.monotonic() + connect_timeout_s  # unless something was answered by then
 
     def call(self, service: str, method: str, request: Any) -> Any:
-        """The answer to one request."""
+        """Return the answer to one request."""
         return self._ask(
             lambda connection, timeout_s: connection.begin(
                 getattr(connection.stub(service), method), request, timeout=timeout_s
@@ -97,7 +97,7 @@ class EtcdClient:
         )
 
     def keep_alive(self, lease: int) -> tuple[float, int]:
-        """When the request was sent, by the monotonic clock, and how many seconds the lease stands; 0: it is gone."""
+        """Return when the request was sent, by the monotonic clock, and how many seconds it holds; 0: it is gone."""
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
 
         async def ask(connection: _Connection, timeout_s: float) -> tuple[float, int]:
@@ -108,7 +108,7 @@ class EtcdClient:
         return self._ask(ask)
 
     def watch(self, create_requests: list[Any]) -> Iterator[Any]:
-        """The responses to these watches, on one member; ends when that member is left."""
+        """Yield the responses to these watches, on one member; ends when the client leaves that member."""
         stream = self._run(self._begin_watch(create_requests))
         while stream is not None and (response := self._run(self._next_of_watch(stream))) is not None:
             yield response
@@ -120,7 +120,7 @@ class EtcdClient:
     # --- in the event loop
 
     def _run(self, asked: Coroutine[Any, Any, _T]) -> _T:
-        """Have the event loop do it, and wait for that."""
+        """Have the event loop do it, and wait for the result."""
         try:
             return asyncio.run_coroutine_threadsafe(self._noted(asked), _event_loop()).result()
         except concurrent.futures.CancelledError as error:
@@ -164,7 +164,7 @@ class EtcdClient:
         return _Stream(connection, call)
 
     async def _next_of_watch(self, stream: _Stream) -> Any:
-        """The next response; None when the member was left."""
+        """Return the next response; None once the client has left the member."""
         try:
             response = await stream.call.read()
             if response is self._grpc.aio.EOF:
@@ -179,7 +179,7 @@ class EtcdClient:
 
     @property
     def _errors(self) -> tuple[type[BaseException], ...]:
-        """Of a member that cannot be used, and of calls that were ended because another one found that out."""
+        """The errors of a member that cannot be used, and of calls that ended because another call found that out."""
         aio = self._grpc.aio
         return self._grpc.RpcError, aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError, OSError
 
@@ -196,7 +196,7 @@ class EtcdClient:
             channel = self._grpc.aio.secure_channel(endpoint, self._credentials, options=_OPTIONS)
         self._connection = connection = _Connection(channel, self.rpc)
         if self._access.user is not None:
-            # If it does not answer this it is left like any other.
+            # A member that does not answer this is left, like any other.
             request = self.rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
             authenticate = connection.stub("Auth").Authenticate
             token = (await connection.begin(authenticate, request, timeout=CALL_TIMEOUT_S)).token
@@ -211,7 +211,7 @@ class EtcdClient:
             await self._connection.leave()
 
     async def _failed(self, connection: _Connection | None, error: BaseException) -> None:
-        """Leave this member; raises if no member would answer differently. Returns when it is time to try again."""
+        """Leave this member; returns when it is time to try again. Raises if no member would answer differently."""
         if self._closing:
             raise StoreLostError("the connection to etcd was closed") from error
         self._refuse_for_good(error)
@@ -230,7 +230,7 @@ class EtcdClient:
                     f"no etcd answers at {','.join(self._access.endpoints)} ({reason}): start it, or correct "
                     "--rdzv_endpoint and the certificates in --rdzv_conf"
                 ) from error
-            # Many clients that lost it at once should not come back at once.
+            # Many clients that lost it at the same moment should not all come back at once.
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
     def _timeout_s(self) -> float:
@@ -265,7 +265,7 @@ class EtcdClient:
 
 
 class EtcdRefusedError(StoreLostError):
-    """etcd answers, and will not do it."""
+    """etcd has answered that it refuses."""
 
 
 class LeaseGoneError(StoreLostError):
@@ -273,7 +273,7 @@ class LeaseGoneError(StoreLostError):
 
 
 class _Connection:
-    """To one member."""
+    """A connection to one member."""
 
     def __init__(self, channel: Any, rpc: ModuleType) -> None:
         self.channel = channel
@@ -281,7 +281,7 @@ class _Connection:
         self._rpc = rpc
         self._stubs: dict[str, Any] = {}
         self._calls: set[Any] = set()
-        # On the wire, a stream of one request and one answer is the same as a call, and it costs half as much here.
+        # A stream of one request and one answer is the same as a call on the wire, and a call costs half as much here.
         self.keep_alive = channel.unary_unary(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,
@@ -289,7 +289,7 @@ class _Connection:
         )
 
     def begin(self, method: Any, *request: Any, metadata: tuple[tuple[str, str], ...] = (), **options: Any) -> Any:
-        """The call, under way: to await, or a stream. It ends when the member is left."""
+        """Start a call, to be awaited, or a stream. It ends when the client leaves the member."""
         call = method(*request, metadata=(*self.metadata, *metadata), **options)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -308,14 +308,14 @@ class _Connection:
 
 @dataclass(frozen=True)
 class _Stream:
-    """A watch's."""
+    """The stream of a watch."""
 
     connection: _Connection
     call: Any
 
 
 async def _write(call: Any, request: Any) -> None:
-    """Who writes to a call that ends before its connection stands waits for ever; not so who asks for its end."""
+    """Write to a call. If the call ends before it is connected, a plain write waits for ever; this does not."""
     written, ended = asyncio.ensure_future(call.write(request)), asyncio.ensure_future(call.code())
     try:
         await asyncio.wait((written, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -328,7 +328,7 @@ async def _write(call: Any, request: Any) -> None:
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Of all clients of this process: grpc has one poller for all of it."""
+    """The event loop of all clients in this process: grpc has one poller per process."""
     with _LOOP_LOCK:
         return _event_loop_of(os.getpid())
 
@@ -344,7 +344,7 @@ def _event_loop_of(_pid: int) -> asyncio.AbstractEventLoop:
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """HOST[:PORT][,HOST[:PORT]…], each with http:// or https:// before it if one likes. Raises UsageError."""
+    """Parse HOST[:PORT][,HOST[:PORT]…], each with an optional http:// or https://. Raises UsageError."""
     endpoints = []
     for part in text.split(","):
         scheme, _, rest = part.strip().rpartition("://")
@@ -391,7 +391,7 @@ def _is_of_tls(reason: str) -> bool:
 
 
 def _load_etcd3() -> tuple[ModuleType, ModuleType]:
-    """etcd3's messages and calls, and grpc. Raises UsageError if they are not installed."""
+    """Import etcd3's messages and calls, and grpc. Raises UsageError if they are not installed."""
     if importlib.util.find_spec("etcd3") is None:
         raise UsageError("--rdzv_backend etcd3 needs the package etcd3: pip install 'softrun[etcd]'")
     with _settings_of_grpc():
@@ -409,7 +409,7 @@ def _provide_messages() -> None:
     """
     protobuf = importlib.import_module("google.protobuf")
     if int(protobuf.__version__.partition(".")[0]) < 4:
-        return  # they import as they are
+        return  # they can be imported as they are
     descriptor_pool = importlib.import_module("google.protobuf.descriptor_pool")
     message_factory = importlib.import_module("google.protobuf.message_factory")
     package = importlib.util.find_spec("etcd3")
@@ -441,10 +441,10 @@ def _serialized(path: Path) -> bytes:
 
 @contextmanager
 def _settings_of_grpc() -> Iterator[None]:
-    """What grpc reads when it is loaded, unless it is set already. The workers get the environment as it was.
+    """Set what grpc reads when it is loaded, unless it is set already. The workers get the environment as it was.
 
-    It would write every failed connection to standard error, and start its threads again in each forked process,
-    where the next fork then waits for them in vain.
+    Otherwise grpc would write every failed connection to standard error, and start its threads again in each forked
+    process, where the next fork would wait for them in vain.
     """
     ours = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     added = [name for name in ours if name not in os.environ]

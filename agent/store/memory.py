@@ -1,4 +1,4 @@
-"""A store in memory, for agents in one process: the reference for the contract, and for tests."""
+"""A store in memory, for agents in one process: the reference for the contract, used in tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softrun.agent.store.base import Change, LeaderBeats
 
 
 class MemoryStore:
-    """Agents share it by being given the same object."""
+    """Agents share a store by sharing the object."""
 
     hosted = False
     leases = None
@@ -30,7 +30,7 @@ class MemoryStore:
             if version == len(self._records) + 1:
                 self._records.append(record)
                 self._changed.notify_all()
-            # A version that would leave a gap was made from a record that is not there.
+            # A version that would leave a gap was made from a record that does not exist.
             return self._records[min(version, len(self._records)) - 1]
 
     def wait_beyond(self, version: int) -> Change:

@@ -1,4 +1,4 @@
-"""The keys of `--rdzv_conf`: torch's names and meanings, with softrun's defaults where soft needs others."""
+"""The keys of `--rdzv_conf`: torch's names and meanings, with other defaults if the soft policy needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
 
 
 class RendezvousSettings(BaseModel):
-    """Times in seconds."""
+    """The settings of every backend. Times are in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class RendezvousSettings(BaseModel):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], policy: RestartPolicyStrategy) -> Self:
-        """Raises UsageError for an unknown key or a value that is out of range."""
+        """Read the settings. Raises UsageError for an unknown key or a value that is out of range."""
         values = dict(given)
         if "timeout" in values:
             values.setdefault("join_timeout", values["timeout"])
@@ -60,7 +60,7 @@ class RendezvousSettings(BaseModel):
 
 
 class EtcdSettings(RendezvousSettings):
-    """The further settings of `--rdzv_backend etcd3`. The password is not one: it would stand on the command line."""
+    """The additional settings of `--rdzv_backend etcd3`; not the password, which would show on the command line."""
 
     lease_ttl: float = Field(
         default=20,

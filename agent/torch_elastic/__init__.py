@@ -1,1 +1,1 @@
-"""torch's elastic package: all that softrun uses of it, and what softrun offers in its shape."""
+"""torch's elastic package: what softrun uses of it, and what softrun offers in its shape."""

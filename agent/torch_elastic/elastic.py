@@ -87,13 +87,13 @@ __all__ = [
 
 
 def known_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Those of the arguments that this release of torch's function knows: some were added lately, or renamed."""
+    """Return the arguments that this release of torch knows: some were added lately, or renamed."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in known}
 
 
 def bind_to_numa(function: Callable[..., Any], local_rank: int, numa_options: NumaOptions | None) -> Callable[..., Any]:
-    """The function, to be run on the processors near the device of this local rank."""
+    """Return the function bound to the processors near the device of this local rank."""
     # gpu_index until torch 2.14, device_index since.
     index = known_arguments(_wrap_with_numa_binding, gpu_index=local_rank, device_index=local_rank)
     bound: Callable[..., Any] = _wrap_with_numa_binding(function, numa_options=numa_options, **index)

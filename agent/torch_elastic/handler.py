@@ -1,8 +1,7 @@
 """Rendezvous handlers and their errors, as torch's programs know them.
 
-For softrun's own backends a handler only carries where the nodes meet: the agents meet by themselves. Backends of
-others, registered with torch or under the entry point group `torchrun.handlers`, give torch's kind, which torch's own
-agent runs.
+For softrun's own backends a handler only says where the nodes meet: the agents do the rest. Other backends, registered
+with torch or under the entry point group `torchrun.handlers`, give torch's handlers, which torch's own agent runs.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ REPLACED_BACKENDS = ("etcd", "etcd-v2")
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler to put into a WorkerSpec for `softrun.LocalElasticAgent`; replaces torch's function.
+    """Return the handler to put into a WorkerSpec for `softrun.LocalElasticAgent`; replaces torch's function.
 
-    Raises UsageError for a backend that is not there.
+    Raises UsageError for a backend that does not exist.
     """
     if params.backend in OWN_BACKENDS:
         return SoftrunRendezvousHandler(params)
@@ -43,7 +42,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 class SoftrunRendezvousHandler(RendezvousHandler):
-    """Where the nodes of a job meet, for softrun's agents alone."""
+    """Says where the nodes of a job meet. Only softrun's agents can use it."""
 
     def __init__(self, params: RendezvousParameters) -> None:
         self.params = params
@@ -62,18 +61,18 @@ class SoftrunRendezvousHandler(RendezvousHandler):
         return True  # worker stores are hosted by agents
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RuntimeError: softrun's agents meet by themselves."""
+        """Raises RuntimeError: softrun's agents meet without a handler."""
         raise RuntimeError("this handler is for softrun.LocalElasticAgent, whose agents meet by themselves")
 
     def is_closed(self) -> bool:
-        """False: an agent finds out by itself."""
+        """False: an agent finds out without a handler."""
         return False
 
     def set_closed(self) -> None:
-        """Nothing: who leaves never closes the job for others."""
+        """Does nothing: a node that leaves never closes the job for others."""
 
     def num_nodes_waiting(self) -> int:
-        """Always 0: newcomers are announced to the leader instead."""
+        """Always 0: newcomers report to the leader instead."""
         return 0
 
     def shutdown(self) -> bool:
@@ -82,12 +81,12 @@ class SoftrunRendezvousHandler(RendezvousHandler):
 
 
 class JoinTimeoutError(RendezvousError, RendezvousTimeoutError):
-    """Too few nodes came in time."""
+    """Too few nodes joined in time."""
 
 
 class JobOverError(RendezvousError, RendezvousClosedError):
-    """The job of this run id had ended before this node came."""
+    """The job with this run id had ended before this node joined."""
 
 
 class StoreConnectionError(StoreLostError, RendezvousConnectionError):
-    """The store cannot be reached, or is gone."""
+    """The store cannot be reached or is gone."""

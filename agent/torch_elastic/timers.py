@@ -17,14 +17,14 @@ _INTERVAL_S = 0.1
 
 
 class WorkerTimers(FileTimerServer):
-    """torch's server, which else would end the agent together with the worker."""
+    """torch's server, which would otherwise end the agent together with the worker."""
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
         return worker_pid == os.getpid() or bool(super()._reap_worker(worker_pid, signal))
 
 
 def start_timers(run_id: str, log_event: Callable[..., Any]) -> tuple[WorkerTimers | None, str | None]:
-    """The server, if the environment asks for one, and the file through which the workers reach it, if there is any."""
+    """Return the server, if the environment asks for one, and the file through which the workers reach it, if any."""
     path = os.environ.get(FILE_VARIABLE)
     if os.environ.get(ENABLING_VARIABLE) != "1":
         return None, path

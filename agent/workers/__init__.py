@@ -1,1 +1,1 @@
-"""Worker processes: how they start, are watched from outside, and end, whatever their agent comes to."""
+"""Worker processes: how they start, are watched from outside, and end, whatever happens to their agent."""

@@ -1,8 +1,9 @@
 """The directory in which an agent makes the channels of its workers.
 
-An agent holds a shared lock on its directory for life; cleaners of temporary directories leave a locked one alone,
-however old it is. One that nobody has locked was left behind by a node that was killed with its reapers: the next agent
-of that user on that host removes it. The host is in its name, since some network file systems keep locks to the host.
+An agent holds a shared lock on its directory as long as it lives; cleaners of temporary directories leave a locked
+directory alone, however old it is. An unlocked one was left behind by an agent that was killed with its reapers: the
+next agent of that user on that host removes it. The host is in its name, since some network file systems keep locks
+to the host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CONTENT = re.compile(r"worker-\d+-\d+(\.said)?")
 
 
 class ChannelsDirectory:
-    """One agent's directory, `path`, and the lock that it holds on it."""
+    """One agent's directory, `path`, and the agent's lock on it."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -31,7 +32,7 @@ class ChannelsDirectory:
 
     @classmethod
     def make(cls) -> ChannelsDirectory:
-        """Make one, and remove those left behind by other agents. Raises ChannelError if none can be made."""
+        """Make a directory, and remove those that other agents left behind. Raises ChannelError if none can be made."""
         root, prefix = default_root(), f"softrun-{socket.gethostname()}-"
         try:
             _remove_left(root, prefix)
@@ -52,14 +53,14 @@ class ChannelsDirectory:
         raise ChannelError(f"{root} keeps no directory that is made there: set SOFTRUN_CHANNEL_ROOT to another one")
 
     def close(self) -> None:
-        """Remove it, unless there is something in it still."""
+        """Remove it, unless something is still in it."""
         with suppress(OSError):
             self.path.rmdir()
         os.close(self._lock)
 
 
 def _lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds a lock on that directory; None if another process has it, or has removed it."""
+    """Return a descriptor that locks the directory; None if another process holds the lock or has removed it."""
     with suppress(BlockingIOError, FileNotFoundError), ExitStack() as stack:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
@@ -72,7 +73,7 @@ def _lock(path: Path, kind: int) -> int | None:
 
 def _remove_left(root: Path, prefix: str) -> None:
     for path in sorted(root.glob(f"{prefix}*")):
-        with suppress(OSError):  # somebody else's, or another agent removes it just now
+        with suppress(OSError):  # another user's, or another agent is removing it
             if path.lstat().st_uid != os.geteuid() or (lock := _lock(path, fcntl.LOCK_EX)) is None:
                 continue
             if all(_CONTENT.fullmatch(entry.name) for entry in path.iterdir()):

@@ -1,4 +1,4 @@
-"""Whether a worker is connected to its worker store: from outside, since one that asks for no world tells nothing."""
+"""Whether a worker is connected to its worker store, seen from outside: a worker that never asks tells nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ESTABLISHED = "01"
 
 
 def is_connected(session: int, port: int, but: AbstractSet[str] = frozenset()) -> bool:
-    """Whether a process of this session has a TCP connection to that port, of any host. False where /proc does not say.
+    """Whether a process of this session has a TCP connection to that port, on any host. False if /proc does not say.
 
-    It holds the connection as long as it has the group whose store that is. `but`: sockets that do not count, since it
-    was forked from a process that had them.
+    A worker keeps the connection as long as it has the group whose store that is. `but`: sockets that do not count,
+    because it was forked from a process that had them.
     """
     with suppress(OSError):
         inodes = _connections_to(port) - but
@@ -23,7 +23,7 @@ def is_connected(session: int, port: int, but: AbstractSet[str] = frozenset()) -
 
 
 def _connections_to(port: int) -> set[str]:
-    """The inodes of this host's sockets that are connected to a port of that number."""
+    """The inodes of this host's sockets that are connected to that port."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
@@ -35,9 +35,9 @@ def _connections_to(port: int) -> set[str]:
 
 
 def sockets_of(pid: int) -> set[str]:
-    """Their inodes."""
+    """The inodes of a process's sockets; none if it has ended."""
     found = set()
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - a pathlib.Path would follow the links
             with suppress(OSError):
                 target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115 - likewise

@@ -1,7 +1,7 @@
-"""Warm starts, the agent's side: workers are forked from a fork server if that is the same as starting them.
+"""Warm starts, the agent's side: workers are forked from a fork server if they cannot tell the difference.
 
-If it is not, `ForkServer.ask` says why, once, and the worker must be started by itself. What a fork cannot give: a
-script that changes its environment before it imports torch finds that torch was imported before.
+If they could, `ForkServer.ask` says why, once, and the worker must be started by itself. One difference remains: a
+script that changes its environment before it imports torch finds torch imported already.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LISTEN_S, SEND_S = 0.001, 1.0
 TOKEN_BYTES = 5
 PADDING = "-" * 4096
 SCRIPT_FLAGS = ("-u",)
-"""What torch's command line gives to Python before a script."""
+"""The flags that torch's command line gives to Python."""
 
-# What Python may be given before a script, and a fork server can be given as well.
+# Flags of Python that a fork server can be given as well.
 _FLAGS = frozenset({"-u", "-B", "-O", "-OO", "-E", "-I", "-s", "-S", "-b", "-bb", "-q", "-P"})
 _FLAGS_WITH_VALUE = ("-W", "-X")
-# With these Python does at its start or its end what a fork cannot make up for.
+# With these Python does things at its start or its end that a fork cannot imitate.
 _UNFIT_VARIABLES = ("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")
-# These differ from worker to worker, and are read when they are used.
+# These differ between workers, and are read only when they are used.
 _OF_A_WORKER = (
     *("TORCHELASTIC_", "SOFTRUN_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE"),
     *("TORCH_NCCL_", "CUDA_VISIBLE_DEVICES"),
@@ -51,7 +51,7 @@ logger = logging.getLogger("softrun")
 
 @dataclass(frozen=True)
 class Script:
-    """A Python script, or a module, and what stands around it on its command line."""
+    """A Python script or module, with the flags before it and the arguments after it."""
 
     flags: tuple[str, ...]
     is_module: bool
@@ -60,7 +60,7 @@ class Script:
 
     @classmethod
     def of(cls, entrypoint: str, args: Sequence[str]) -> Script | None:
-        """None if that does not run a script with this Python."""
+        """Read a command line; None if it does not run a script or a module with this Python."""
         words = list(args)
         if entrypoint != sys.executable:
             return None
@@ -70,7 +70,7 @@ class Script:
             if flags[-1] in _FLAGS_WITH_VALUE and words:
                 flags.append(words.pop(0))
             if flags[-1].endswith("importtime"):
-                return None  # it is about the imports that a fork spares
+                return None  # the flag is about imports, which a fork skips
         is_module = words[:1] == ["-m"]
         words = words[is_module:]
         if not words or words[0].startswith("-"):
@@ -79,27 +79,27 @@ class Script:
 
     @property
     def is_source(self) -> bool:
-        """Whether it is Python source, which alone can be run in a fork as it is run otherwise."""
+        """Whether it is Python source: only that runs in a fork as it does in a new process."""
         path = Path(self.name)
         return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
 
 
 class ForkServer:
-    """A fork server, which is started with this and ends with it. Register it with a selector for reading, and
-    call `listen` when it has something to say."""
+    """Starts a fork server, which ends with this object. Register it with a selector for reading, and call `listen`
+    when it is readable."""
 
     def __init__(self, flags: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """`flags` are Python's; `env` stands above the environment of the agent."""
+        """`flags` are Python's. `env` goes on top of the agent's environment."""
         self.token = secrets.token_hex(TOKEN_BYTES)
-        """For the reapers of the workers that are forked from it."""
+        """The token by which the reapers know the workers that are forked from it."""
         self.flags = tuple(flags)
         self.is_ready = False
         self.is_gone = False
         self._environment = {**os.environ, **(env or {}), reaper.VARIABLE: reaper.mark_of(self.token, 0)}
-        self._environment.pop(PASSWORD_VARIABLE, None)  # the agent's alone, which may not have taken it yet
+        self._environment.pop(PASSWORD_VARIABLE, None)  # only for the agent, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
-        self._lifelines: deque[Lifeline] = deque()  # of the workers that were asked for, in that order
+        self._lifelines: deque[Lifeline] = deque()  # of the workers that were asked for, in order
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -110,17 +110,17 @@ class ForkServer:
             )
 
     def fileno(self) -> int:
-        """Of the socket over which it speaks."""
+        """The descriptor of its socket."""
         return self._control.fileno()
 
     def load(self, modules: Sequence[str]) -> None:
-        """Have it import these as well. It is ready after this, and not before."""
+        """Have it import these modules as well. Only then is it ready."""
         self._send({"modules": list(modules)})
 
     def ask(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> bool:
-        """Have a worker forked that runs this Python with these arguments, with `env` above the agent's environment and
-        its output in the files `out` and `err`, or where the agent's goes: `listen` gives those in the order in which
-        they were asked for. False if it must be started by itself."""
+        """Fork a worker that runs this Python with these arguments. `env` goes on top of the agent's environment; its
+        output goes to the files `out` and `err`, or to the agent's own. `listen` returns the workers in the order in
+        which they were asked for. Returns False if the worker must be started by itself."""
         if self.is_gone:
             return False
         script = Script.of(sys.executable, args)
@@ -156,8 +156,8 @@ class ForkServer:
         return False
 
     def listen(self, for_s: float = 0.0) -> Forked | Refused | None:
-        """Take in one thing that the fork server says, if it says one within that time: a worker, if it forked one,
-        or that it forks none."""
+        """Take in one message, if there is one within `for_s` seconds. Returns the worker if it was forked, Refused if
+        not, and None for other messages or none."""
         self._control.settimeout(for_s or LISTEN_S)
         try:
             message, pidfds, _, _ = socket.recv_fds(self._control, program.MESSAGE_BYTES, 1)
@@ -183,20 +183,20 @@ class ForkServer:
         return None
 
     def exit_code(self, pid: int) -> int | None:
-        """Of a process that was forked and has ended; None while the fork server has not said it."""
+        """The exit code of a process that was forked; None until the fork server has reported it."""
         if pid not in self._ended and self.is_gone:
             return -signal.SIGKILL  # nobody knows: the fork server was killed
         return self._ended.pop(pid, None)
 
     def close(self) -> None:
-        """End it, and forget who was asked for."""
+        """End it, and forget the workers that were asked for."""
         self._gone()
         self._control.close()
-        self._process.kill()  # it may be at its imports
+        self._process.kill()  # it may be busy importing
         self._process.wait()
 
     def differing(self, environment: Mapping[str, str]) -> str:
-        """The names of variables because of which a process with this environment cannot be forked from it."""
+        """The names of the variables that keep a process with this environment from being forked from it."""
         return ", ".join(
             sorted(
                 name
@@ -243,7 +243,7 @@ def _directory() -> str | None:
 
 
 class Forked:
-    """A worker that was forked from the fork server, whose child it is."""
+    """A worker that was forked from the fork server, and is its child."""
 
     def __init__(self, fork_server: ForkServer, pid: int, pidfd: int, lifeline: Lifeline) -> None:
         self._fork_server = fork_server
@@ -274,8 +274,8 @@ _begun: list[ForkServer] = []
 @contextmanager
 def begun(env: Mapping[str, str]) -> Iterator[None]:
     """Start a fork server before it is known what the workers are, so that it imports torch while the agent does. `env`
-    is what the agent's environment is going to have. One that was not taken at the end of the block is ended."""
-    with suppress(OSError):  # said where one is needed
+    is what the agent's environment will have. If nobody has taken it at the end of the block, it is ended."""
+    with suppress(OSError):  # reported when one is needed
         _begun.append(ForkServer(SCRIPT_FLAGS, env))
     try:
         yield
@@ -285,8 +285,8 @@ def begun(env: Mapping[str, str]) -> Iterator[None]:
 
 
 def fork_server_for(entrypoint: str, args: Sequence[str], preload: Sequence[str]) -> ForkServer | None:
-    """The fork server of workers that run this program: the one that was begun, or a new one. None if it cannot have
-    one, which is said."""
+    """The fork server for workers that run this program: the one that was begun, or a new one. None if they cannot be
+    forked; the log then says why."""
     script = Script.of(entrypoint, args)
     if script is None:
         logger.warning("workers start cold, each with its own imports: %s is not a Python script", entrypoint)

@@ -1,8 +1,8 @@
 """The fork server: a process that has imported torch, and is forked into each worker that runs a Python script.
 
 It is run as a script (`python FLAGS fork_server_main.py DESCRIPTOR PADDING MODULE...`) with the flags and the
-environment of the workers, so whatever Python reads when it starts is as theirs; PADDING makes room for their command
-lines. It has no thread and no CUDA. It is asked over a socket:
+environment of the workers, so Python reads the same things at its start as it would in a worker. PADDING makes room for
+the workers' command lines. It has no threads and no CUDA. The agent sends requests over a socket:
 
     {"modules": [...]}  ──▶   {"ready": true}, or {"unfit": "why"} and it ends. This comes first, and once
     {"script": ...} with
@@ -11,7 +11,7 @@ lines. It has no thread and no CUDA. It is asked over a socket:
 
 It ends when the other end of the socket is closed.
 
-What a forked worker then does is what Python does with a script, or with -m, in a process of its own.
+A forked worker then does what Python does with a script, or with -m, in a new process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-    del sys.path[0]  # this file's directory, from which no worker must import
+    del sys.path[0]  # this file's directory: no worker must import from it
 
 import contextlib
 import faulthandler
@@ -43,8 +43,8 @@ LOAD_S = 300.0
 
 
 def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
-    """Fork what is asked for. Returns in the forked processes only, as workers: with what they are to do."""
-    # A signal to all processes of a job is for the workers: one that ends this one would lose their exit codes.
+    """Fork the workers that are asked for. Returns only in the forked processes, with the order for that worker."""
+    # A signal to all processes of a job is meant for the workers. If it ended this process, their exit codes were lost.
     unblocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     unfit = load(modules) or load(json.loads(control.recv(MESSAGE_BYTES) or "{}").get("modules", [])) or why_unfit()
     send(control, {"unfit": unfit} if unfit else {"ready": True})
@@ -84,8 +84,8 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
 
 
 def load(modules: list[str]) -> str:
-    """Import what the workers will. Returns why that cannot be, or nothing."""
-    # Not by faulthandler's own timer: that is a thread, which may be there still when threads are counted.
+    """Import what the workers will import. Returns why that is impossible, or an empty string."""
+    # Not with faulthandler's own timer: that is a thread, which may still be there when threads are counted.
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, LOAD_S)
@@ -101,15 +101,15 @@ def load(modules: list[str]) -> str:
 
 
 def why_unfit() -> str:
-    """Why this process cannot be forked, or nothing."""
-    # Threads that can be started again after a fork, OpenBLAS's, are ended before one.
+    """Return why this process cannot be forked, or an empty string."""
+    # OpenBLAS ends its threads before a fork, and can start them again.
     torch = sys.modules.get("torch")
     if (rehearsal := os.fork()) == 0:
         os._exit(int(torch is not None and torch.cuda._is_in_bad_fork()))
     if os.waitpid(rehearsal, 0)[1]:
         return "what they import has asked for CUDA, which does not bear a fork"
     try:
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - it names nothing but them
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only the number of names counts
     except OSError:
         return "there is no /proc here, which shows whether what they import has started threads"
     if threads > 1:
@@ -126,7 +126,7 @@ def close(descriptors: list[int]) -> None:
 
 
 def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
-    """Send a message to the agent. Without an agent this process ends."""
+    """Send a message to the agent. If the agent is gone, this process ends."""
     try:
         socket.send_fds(control, [json.dumps(message).encode()], descriptors)
     except OSError:
@@ -134,8 +134,8 @@ def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> 
 
 
 def become_worker(order: dict[str, Any], *lifeline: int) -> None:
-    """Make the forked process as one that was started by itself: session, streams, environment, what Python knows."""
-    from softrun.agent.workers.lifeline import tie  # its path is known where softrun's modules are loaded
+    """Make the forked process like a new one: its session, streams, environment, and what Python knows."""
+    from softrun.agent.workers.lifeline import tie  # found only once softrun's modules are loaded
 
     os.setsid()
     for descriptor in lifeline:
@@ -150,14 +150,14 @@ def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     for name in order["unset"]:
         os.environ.pop(name, None)
     for limit, soft, hard in order["limits"]:
-        with contextlib.suppress(OSError, ValueError):  # a sandbox that does not know it
+        with contextlib.suppress(OSError, ValueError):  # a sandbox does not support it
             resource.setrlimit(limit, (soft, hard))
     sys.stdout = sys.__stdout__ = anew(sys.stdout, 1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = anew(sys.stderr, 2)  # type: ignore[misc]
     sys.argv = list(order["argv"])
     sys.orig_argv = list(order["command"])
     importlib.invalidate_caches()
-    # Chance is each worker's own. That of the module `random` is already.
+    # Every worker needs its own random numbers. The module `random` sees to that itself.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
@@ -168,7 +168,7 @@ def become_worker(order: dict[str, Any], *lifeline: int) -> None:
 
 
 def anew(stream: Any, number: int) -> Any:
-    """The same stream on a descriptor that may be something else by now."""
+    """The same stream, reopened on a descriptor that may lead elsewhere now."""
     if stream is None:
         return None
     raw = io.FileIO(number, "w", closefd=False)
@@ -187,7 +187,7 @@ def anew(stream: Any, number: int) -> Any:
 
 
 def show_command(command: list[str]) -> None:
-    """What `ps` shows: the memory that holds this process's arguments has room for as many characters."""
+    """Change what `ps` shows: the memory that holds this process's arguments has room for so many characters."""
     import ctypes
 
     try:
@@ -203,7 +203,7 @@ def show_command(command: list[str]) -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """The script, or the module, as `__main__`."""
+    """Run the script or the module as `__main__`."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     names = main.__dict__
@@ -214,7 +214,7 @@ def run(order: dict[str, Any]) -> None:
             sys.path.insert(0, str(Path.cwd()))
         runpy._run_module_as_main(order["script"])  # type: ignore[attr-defined]
         return
-    path = os.path.abspath(order["script"])  # noqa: PTH100 - it resolves no links, and neither does Python
+    path = os.path.abspath(order["script"])  # noqa: PTH100 - like Python, it resolves no links
     if not safe:
         sys.path.insert(0, str(Path(path).resolve().parent))
     names.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
@@ -222,7 +222,7 @@ def run(order: dict[str, Any]) -> None:
 
 
 def end_with(error: BaseException) -> None:
-    """Have the interpreter end as it does with an exception that nobody caught, without showing frames of this file."""
+    """End the interpreter as an uncaught exception does, without frames of this file in the traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -14,23 +14,23 @@ from softrun.agent.torch_elastic.elastic import LogsDest, LogsSpecs, TailLog, Wo
 
 
 class WorkerLogs:
-    """Asked once for every group of workers that is started together; each gets files of its own."""
+    """Opens new files for every group of workers that is started together."""
 
     def __init__(self, specs: LogsSpecs, spec: WorkerSpec, prefix_template: str | None) -> None:
         self._specs = specs
         self._spec = spec
         self._prefix_template = prefix_template
         self._starts = 0
-        self._stops: dict[int, list[Callable[[], None]]] = {}  # of what follows a local rank's present files
+        self._stops: dict[int, list[Callable[[], None]]] = {}  # how to stop following a local rank's present files
         self._stopping = ThreadPoolExecutor(spec.local_world_size, thread_name_prefix="softrun-logs")
 
     def open(self, environments: dict[int, dict[str, str]], started: set[int]) -> LogsDest:
         """Name the files for every local rank, and follow those of the ranks in `started` that are copied.
 
-        `environments` has an entry for every local rank of the node, and gets TORCHELASTIC_ERROR_FILE.
+        `environments` has an entry for every local rank of the node; TORCHELASTIC_ERROR_FILE is added to each.
         """
-        # torch names (and empties!) the directory after the restart count. Ours counts starts, so that the logs of
-        # earlier incarnations are kept.
+        # torch names the directory after the restart count, and empties it. Ours counts starts, which keeps the logs of
+        # earlier incarnations.
         counts = {rank: env.get("TORCHELASTIC_RESTART_COUNT", "0") for rank, env in environments.items()}
         for env in environments.values():
             env["TORCHELASTIC_RESTART_COUNT"] = str(self._starts)
@@ -44,7 +44,7 @@ class WorkerLogs:
         return files
 
     def close(self) -> None:
-        """Copy what is left and stop."""
+        """Copy the rest and stop."""
         for rank in list(self._stops):
             self._stop(rank)
         self._stopping.shutdown(wait=True)
@@ -66,7 +66,7 @@ class WorkerLogs:
                 stops.append(file.close)
 
     def _stop(self, rank: int) -> None:
-        """A tail takes its time to stop, which nobody here has."""
+        """Stop in the background: a tail takes its time to stop."""
         self._stopping.submit(lambda stops: [stop() for stop in stops], self._stops.pop(rank, []))
 
     def _prefix(self, rank: int, environment: Mapping[str, Any]) -> str | None:

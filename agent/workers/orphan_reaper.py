@@ -1,5 +1,5 @@
-"""The reapers of an agent, its side. There are two, and each does the work by itself: if one is killed with the
-agent, the other is left. One that ends is replaced."""
+"""The agent's side of its reapers. There are two, and each can do the work alone, in case one is killed with the agent.
+A reaper that ends is replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("softrun")
 
 
 class OrphanReapers:
-    """They are started with this."""
+    """Starts the reapers."""
 
     def __init__(self, token: str, directory: Path, selector: selectors.BaseSelector) -> None:
         self._command = [sys.executable, "-I", "-S", reaper.__file__, token, str(directory), str(os.getpid())]
@@ -36,7 +36,7 @@ class OrphanReapers:
             raise
 
     def close(self, all_is_well: bool) -> None:
-        """Let them go; unless all is well, they kill what is left."""
+        """Let the reapers end; unless `all_is_well`, they kill the processes that are left."""
         for process in self._living.values():
             if process.stdin is None:
                 raise AssertionError("an orphan reaper was started without its pipe")
@@ -52,7 +52,7 @@ class OrphanReapers:
 
     def _start(self) -> None:
         self._starts += 1
-        # None of another agent's, whose worker this one may be inside of: see orphan_reaper_main.py.
+        # No mark of another agent, inside whose worker this one may run: see orphan_reaper_main.py.
         env = {name: value for name, value in os.environ.items() if name != reaper.VARIABLE}
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=env, start_new_session=True)
         pidfd = os.pidfd_open(process.pid)

@@ -1,20 +1,20 @@
-"""The orphan reaper: a small process beside an agent, which ends whatever an agent that dies leaves behind.
+"""The orphan reaper: a small process beside an agent, which ends whatever the agent leaves behind when it dies.
 
 It is run as a script (`python -I -S orphan_reaper_main.py TOKEN DIRECTORY AGENT`) and holds the reading end of a pipe
 whose writing end only the agent has. When the agent dies, however it dies, the kernel closes that end; the reaper then
 kills every process that carries a mark with that TOKEN, which are the workers and all that they have started, and
 removes the agent's channels. An agent that ends in good order says so first, and the reaper just ends.
 
-A mark is `TOKEN-NUMBER`: the agent's token, and which worker it is, or is of. A process carries it in two ways:
+A mark is `TOKEN-NUMBER`: the agent's token and the number of the worker. A process carries it in two ways:
 
-- as its soft limit of RLIMIT_LOCKS, which no kernel since Linux 2.4 enforces. Whatever a process starts inherits it:
-  through a new session, a lost parent, another program, an emptied environment. Nothing else sets it by accident.
+- as its soft limit of RLIMIT_LOCKS, which no kernel since Linux 2.4 enforces. Whatever a process starts inherits it,
+  even in a new session, without a parent, as another program, with an emptied environment. Nothing sets it by accident.
 - as `SOFTRUN_AGENT=MARK` in the environment that it was started with, for systems on which that limit cannot be set.
   It is lost if a process overwrites that memory to show another name.
 
-An orphan reaper itself carries none, so that a launcher inside of a worker still has its own when all of that worker is
-killed, and shows a name that has nothing of a launcher's, so that `pkill -f` with the launcher's name leaves it alive
-to do its work. Without /proc it finds nobody; then the lifelines of the workers are all there is (`lifeline.py`).
+A reaper itself carries no mark, so that a launcher inside a worker keeps its reapers when that worker is killed with
+all that it started. Its name has nothing in common with a launcher's, so that it survives `pkill -f` with the
+launcher's name. Without /proc it finds no process; then only the workers' lifelines end them (`lifeline.py`).
 """
 
 import os
@@ -23,7 +23,7 @@ import select
 import signal
 import sys
 
-TYPE_CHECKING = False  # the name in `typing`, whose import takes its time
+TYPE_CHECKING = False  # like the name in `typing`, whose import takes time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,19 +33,19 @@ LIMIT = 10  # RLIMIT_LOCKS
 
 _NUMBER_BITS = 20
 _ROUNDS = 1000
-_ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # in /proc/self/stat, behind the name
+_ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # fields of /proc/self/stat, counted after the name
 
 
 def main(token: str, directory: str, agent: int) -> None:
-    """Wait for the agent to end, then end what it has left behind."""
+    """Wait for the agent to end, then kill what it has left behind."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, and only then
+        signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, not before
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
     _show(f"orphan reaper of {agent}")
     if _agent_says(agent) == ALL_IS_WELL:
         return
     kill_all_of(token)
-    import shutil  # not needed before, and it takes its time
+    import shutil  # imported only now, since it takes time
 
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -56,7 +56,7 @@ def mark_of(token: str, number: int) -> str:
 
 
 def limits_with(mark: str) -> tuple[int, int]:
-    """The soft and the hard limit of a process that carries the mark, as this one does from `set_limits` on."""
+    """The soft and the hard limit of a process that carries the mark; give them to `set_limits`."""
     return _limit_of(mark), resource.getrlimit(LIMIT)[1]
 
 
@@ -65,17 +65,17 @@ def set_limits(soft: int, hard: int) -> None:
     try:
         resource.setrlimit(LIMIT, (soft, hard))
     except (OSError, ValueError):
-        return  # a sandbox that does not know it, or a hard limit below
+        return  # a sandbox does not support it, or the hard limit is lower
 
 
 def kill_all_of(token: str) -> None:
-    """Send SIGKILL to every process with a mark of this token, but this one."""
+    """Send SIGKILL to every process with a mark of this token, except this process."""
     entry = f"\0{VARIABLE}={token}-".encode()
     _kill(lambda pid: _soft_limit(pid) >> _NUMBER_BITS == int(token, 16) or entry in b"\0" + _environment(pid))
 
 
 def kill_marked(mark: str) -> None:
-    """Send SIGKILL to every process that has inherited this very mark, but this one."""
+    """Send SIGKILL to every process that has inherited exactly this mark, except this process."""
     value = _limit_of(mark)
     _kill(lambda pid: _soft_limit(pid) == value)
 
@@ -123,7 +123,7 @@ def _environment(pid: int) -> bytes:
 
 
 def _agent_says(agent: int) -> bytes:
-    """What the agent says when it ends; nothing if it dies. A process that it has forked may hold the pipe as well."""
+    """What the agent says when it ends; nothing if it dies. Processes that it forked may hold the pipe, too."""
     ends = select.poll()
     ends.register(0, select.POLLIN)
     try:
@@ -135,7 +135,7 @@ def _agent_says(agent: int) -> bytes:
 
 
 def _show(name: str) -> None:
-    """What `ps` shows, without what another module would cost that can do it."""
+    """Change what `ps` shows, without importing a module for it."""
     try:
         with open("/proc/self/stat", "rb") as file:  # noqa: PTH123
             fields = file.read().rpartition(b")")[2].split()

@@ -32,8 +32,8 @@ from softrun.runtime.groups.sockets import descriptors
 
 @dataclass(frozen=True)
 class Start:
-    """What a worker is started with. `env` goes on top of the agent's environment; no `out` or `err` leaves that
-    stream the agent's own."""
+    """What a worker is started with. `env` goes on top of the agent's environment. An empty `out` or `err` means the
+    agent's own stream."""
 
     entrypoint: Callable[..., Any] | str
     args: tuple[Any, ...] = ()
@@ -50,14 +50,14 @@ class Process(Protocol):
     pid: int
 
     def exit_fd(self) -> int:
-        """A new descriptor, which can be read when the process has ended. To be asked for before `reap`."""
+        """Return a new descriptor, which becomes readable when the process ends. Call this before `reap`."""
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
-        """Its exit code, negative for a signal, once it has ended; None if that is not known within the time."""
+        """Return its exit code, negative for a signal; None if it is not known within `timeout_s` seconds."""
 
     def value(self) -> Any:
-        """After it has exited 0: what the function returned; None for a program. Raises SoftrunError if that cannot
-        be read."""
+        """Return what the function returned, after it has exited 0; None for a program. Raises SoftrunError if it
+        cannot be read."""
 
 
 class Program:
@@ -67,7 +67,7 @@ class Program:
         self._lifeline = Lifeline()
         try:
             with _marked(start.env.get(reaper.VARIABLE)):
-                # The process alone is kept: the handler keeps the files open to which the output is redirected.
+                # Keep only the process: the handler would keep the files of the redirected output open.
                 self._process = _Handler(
                     self._lifeline,
                     entrypoint=str(start.entrypoint),
@@ -99,7 +99,7 @@ class Program:
 
 
 class _Handler(SubprocessHandler):
-    """torch's, whose process gets a lifeline as well."""
+    """torch's handler, whose process gets a lifeline as well."""
 
     def __init__(self, lifeline: Lifeline, **what: Any) -> None:
         self._lifeline = lifeline
@@ -132,7 +132,7 @@ class Function:
             args=(start, self._value, held, forked),
             daemon=False,
         )
-        # A child has its first environment from us, and the reapers know it by that one until it has taken its mark.
+        # A child starts with our environment, and the reapers know it by that until it has taken its mark.
         try:
             with _environment(start.env):
                 self._process.start()
@@ -144,8 +144,8 @@ class Function:
         self.pid: int = self._process.pid
 
     def exit_fd(self) -> int:
-        # The server's child is not ours: it says the exit code when it has it. The children of one that is ours may go
-        # on to hold what the library waits for.
+        # A fork server's child is not ours: the server reports its exit code. The sentinel of our own child may be held
+        # open by its children.
         return os.dup(self._process.sentinel) if self._has_server else os.pidfd_open(self.pid)
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
@@ -167,7 +167,7 @@ def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool
     if reaper.VARIABLE in start.env:
         reaper.set_limits(*reaper.limits_with(start.env[reaper.VARIABLE]))
     if forked:
-        gc.freeze()  # what the fork copied is not collected here: its threads are not here
+        gc.freeze()  # do not collect what the fork has copied: its threads are not here
         _forget_the_agents_files(value, lifeline)
     tie(lifeline.fileno())
     os.environ.update(start.env)
@@ -185,7 +185,7 @@ def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool
 
 @contextmanager
 def _marked(mark: str | None) -> Iterator[None]:
-    """Who is started in the block has the mark from its first instruction on."""
+    """Processes that start in the block carry the mark from their first instruction on."""
     before = resource.getrlimit(reaper.LIMIT)
     if mark is not None:
         reaper.set_limits(*reaper.limits_with(mark))
@@ -197,7 +197,7 @@ def _marked(mark: str | None) -> Iterator[None]:
 
 @contextmanager
 def _environment(extra: Mapping[str, str]) -> Iterator[None]:
-    """The process's environment with some variables set, for the time of the block."""
+    """Set some variables of the environment during the block."""
     before = {name: os.environ.get(name) for name in extra}
     os.environ.update(extra)
     try:
@@ -211,10 +211,10 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
 
 
 def _forget_the_agents_files(*but: ReturnedValue | Connection) -> None:
-    """A forked child has all the agent's descriptors: while it holds them, nobody sees the agent's end.
+    """Replace the agent's descriptors in a forked child: as long as it holds them, nobody sees the agent's end.
 
-    The numbers stay taken, by something harmless: objects that came along with the fork close theirs when they are
-    collected, whoever has that number then.
+    The numbers stay taken by something harmless, because copied objects close their number when they are collected,
+    whatever it leads to by then.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -223,23 +223,23 @@ def _forget_the_agents_files(*but: ReturnedValue | Connection) -> None:
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in descriptors():
         if number not in kept and number != nothing:
-            with suppress(OSError):  # the listing's own is closed by now
+            with suppress(OSError):  # the descriptor of the listing is closed by now
                 os.fstat(number)
                 os.dup2(nothing, number, inheritable=False)
     os.close(nothing)
 
 
 def signal_group(pid: int, signum: int) -> None:
-    """Signal the worker and its children; one that has ended meanwhile is not an error."""
+    """Signal the worker and its children; it may have ended meanwhile."""
     try:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signum)  # it has not made its session yet
+            os.kill(pid, signum)  # it has not started its session yet
 
 
 def signal_main_thread(pid: int, signum: int) -> None:
-    """Signal that thread of the process, or any if the system cannot; one that has ended is not an error."""
+    """Signal the main thread, or any thread if the system cannot choose; the process may have ended."""
     to_thread = getattr(ctypes.CDLL(None), "tgkill", None)
     with suppress(ProcessLookupError, PermissionError):
         if to_thread is None:
@@ -249,7 +249,7 @@ def signal_main_thread(pid: int, signum: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process. One that is being debugged is not meant."""
+    """Whether a signal has stopped the process; a debugger's stop does not count."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False

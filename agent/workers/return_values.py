@@ -1,11 +1,10 @@
 """What a worker's function returns, on its way to the agent.
 
-The worker writes it, pickled, into memory that it has in common with its agent, which reads it once the worker has
-exited 0. So reading waits for nobody, a value may be of any size, and no file system shows the memory, which is gone
-with its last descriptor.
+The worker pickles it into memory that it shares with its agent, and the agent reads it once the worker has exited 0. So
+reading never waits, a value may have any size, and no file is left behind: the memory goes with its last descriptor.
 
-Among processes, torch has a tensor pickled as a handle of shared memory. That is of no use once the worker has ended,
-and may leave a file in /dev/shm. Here the memory of a tensor is copied, once for all tensors that share it.
+Between processes, torch pickles a tensor as a handle of shared memory. That is useless once the worker has ended, and
+may leave a file in /dev/shm. Here the memory of a tensor is copied, once for all tensors that share it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from softrun.agent.errors import SoftrunError
 
 
 class ReturnedValue:
-    """Made by the agent, and given to the worker as an argument, whatever the start method."""
+    """The agent makes it and gives it to the worker as an argument, with any start method."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = os.memfd_create("softrun-value") if descriptor is None else descriptor
@@ -35,28 +34,28 @@ class ReturnedValue:
         return _inherited, (reduction.DupFd(self._descriptor),)
 
     def fileno(self) -> int:
-        """Of the memory."""
+        """The descriptor of the shared memory."""
         return self._descriptor
 
     def write(self, value: Any) -> None:
-        """For the worker, once. Raises SoftrunError for what does not pickle."""
+        """Write the value, once, in the worker. Raises SoftrunError if it cannot be pickled."""
         try:
             with open(self._descriptor, "wb", closefd=False) as file:
                 _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
-        except Exception as error:  # whatever the value's own methods raise
+        except Exception as error:  # the value's own methods may raise anything
             raise SoftrunError(f"what the function returned cannot be sent ({_words(error)}): {_REMEDY}") from error
 
     def read(self) -> Any:
-        """For the agent, when the worker has exited 0. Raises SoftrunError for what does not unpickle."""
+        """Read the value in the agent, after the worker has exited 0. Raises SoftrunError if it cannot be unpickled."""
         if not os.fstat(self._descriptor).st_size:
             raise SoftrunError(
                 "a worker exited 0 before its function returned: return from it, or leave it by sys.exit(0)"
             )
         try:
             with open(self._descriptor, "rb", closefd=False) as file:
-                file.seek(0)  # where the worker has stopped writing is where both stand
+                file.seek(0)  # the position is shared, and stands where the worker stopped writing
                 return pickle.load(file)
-        except Exception as error:  # whatever the value's own methods raise
+        except Exception as error:  # the value's own methods may raise anything
             raise SoftrunError(f"what a worker returned cannot be read ({_words(error)}): {_REMEDY}") from error
 
 
@@ -73,7 +72,7 @@ class _Pickler(pickle.Pickler):
             return reduce_typed_storage(obj)  # type: ignore[no-untyped-call]
         if type(obj) is torch.UntypedStorage:
             return _storage, (_memory(obj), str(obj.device))
-        if isinstance(obj, Connection):  # else its number would pickle, which in the agent is something else's
+        if isinstance(obj, Connection):  # its number means something else in the agent
             raise TypeError("a Connection is of use in its own process only")
         return NotImplemented
 

@@ -1,6 +1,6 @@
-"""How workers come to run: forked from a fork server if that makes no difference, otherwise each by itself.
+"""How workers start: forked from a fork server if they cannot tell the difference, otherwise each by itself.
 
-A start takes its time, while the fork server is getting ready and until it has forked; the agent waits for neither.
+A start takes time: the fork server must get ready, and then fork. The agent waits for neither.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from softrun.agent.workers.fork_server import Forked, ForkServer
 from softrun.agent.workers.processes import Function, Process, Program, Start
 
 Key = tuple[int, int]
-"""local rank, launch."""
+"""The local rank and the launch of a worker."""
 
 
 class Spawner:
-    """`started` and `reapable` are called in the driver's thread: a worker runs; some exit codes may be known now."""
+    """Starts workers. In the driver's thread it calls `started` when one runs, and `reapable` when exit codes may be
+    known."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Spawner:
         self._selector = selector
         self._started = started
         self._reapable = reapable
-        self._waiting: dict[Key, Start] = {}  # for the fork server to be ready
-        self._asked: dict[Key, Start] = {}  # the fork server, which forks them in this order
+        self._waiting: dict[Key, Start] = {}  # for the fork server to get ready
+        self._asked: dict[Key, Start] = {}  # of the fork server, which forks them in this order
         if fork_server is not None:
             selector.register(fork_server, selectors.EVENT_READ, lambda _mask: self._listen())
 
@@ -51,18 +52,18 @@ class Spawner:
         self._go_on()
 
     def renew(self, key: Key, env: dict[str, str]) -> bool:
-        """Have it begin with these variables of a newer world; False if its start has begun."""
+        """Give a waiting worker the variables of a newer world; returns False if its start has begun."""
         start = self._waiting.get(key)
         if start is not None:
             self._waiting[key] = replace(start, env=start.env | env)
         return start is not None
 
     def cancel(self, key: Key) -> bool:
-        """Do not start it; False if that has been begun."""
+        """Do not start a waiting worker; returns False if its start has begun."""
         return self._waiting.pop(key, None) is not None
 
     def close(self) -> None:
-        """After every worker has ended."""
+        """Call this after every worker has ended."""
         if self._fork_server is not None:
             if not self._fork_server.is_gone:
                 self._selector.unregister(self._fork_server)
@@ -99,7 +100,7 @@ class Spawner:
     def _by_itself(self, start: Start) -> Process:
         try:
             return Function(self._start_method, start) if callable(start.entrypoint) else Program(start)
-        except Exception as error:  # what a library raises that binds processes to processors, too
+        except Exception as error:  # including what the library that binds to processors raises
             reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             raise SoftrunError(
                 f"worker {start.local_rank} could not be started ({start.entrypoint}: {reason}): look at this "

@@ -1,8 +1,8 @@
-"""The stores through which workers find each other: one fresh TCPStore for every world, hosted by an agent.
+"""The stores through which workers find each other: a new TCPStore for every world, hosted by an agent.
 
-A fresh store (another port) in every world means that no worker ever reads the addresses of an earlier one. The last
-KEPT that are no longer in use stay open: a worker that is slow to begin may be about to connect to one, and TCPStore
-would try a port that refuses until its timeout, half an hour, where nothing can interrupt it.
+Every world has a new store on another port, so no worker ever reads the addresses of an earlier world. The last KEPT
+unused stores stay open: a slow worker may be about to connect to one, and TCPStore would retry a refused port for half
+an hour, its timeout, and cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT = 2
 
 
 class WorkerStores:
-    """Opens and closes in a thread of its own, since a store's own connection may wait for the name service."""
+    """Opens and closes stores in a thread of its own, since connecting to a store may wait for the name service."""
 
     def __init__(self, post: Callable[[Observation], None]) -> None:
         self._post = post
@@ -31,17 +31,17 @@ class WorkerStores:
         self._retired: deque[int] = deque()
 
     def open(self) -> None:
-        """WorkerStoreOpened follows."""
+        """Open a store; WorkerStoreOpened follows."""
         self._thread.submit(self._open)
 
     def close(self, port: int) -> None:
-        """No world uses it any more."""
+        """Give up the store at this port: no world uses it any more."""
         self._retired.append(port)
         if len(self._retired) > KEPT:
             self._thread.submit(self._stores.pop, self._retired.popleft())
 
     def close_all(self) -> None:
-        """Close every store that is open."""
+        """Close every open store."""
         self._thread.submit(self._stores.clear)
         self._thread.shutdown(wait=True)
 

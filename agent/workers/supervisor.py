@@ -1,6 +1,6 @@
 """The supervisor: starts, signals and reaps the local workers, and carries what they are told and what they say.
 
-It decides nothing and holds no timers. A worker's end is pushed by its pidfd, its status by the watcher of its channel.
+It decides nothing and holds no timers. A pidfd announces a worker's end, and the watcher of its channel its status.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ logger = logging.getLogger("softrun")
 
 
 class Agent(Protocol):
-    """What the supervisor asks of the agent that it works for, and tells it."""
+    """What the supervisor calls on the agent that it works for."""
 
     def prepare(self, environments: dict[int, dict[str, str]]) -> None:
-        """Complete the environments of the workers, by local rank: some of them are about to start."""
+        """Complete the environments of the workers, by local rank, before some of them start."""
 
     def started(self, tell: Tell, pid: int, restarts_left: int) -> None:
         """A worker was started in a world."""
 
     def entered(self, tell: Tell) -> None:
-        """A worker that runs was told of its place in a world."""
+        """A running worker was told its place in a world."""
 
     def halted(self) -> None:
         """A worker was paused, or ended."""
@@ -69,24 +69,24 @@ class _Expected:
     tell: Tell
     restarts_left: int
     signals: list[int]
-    """What it is to get as soon as there is a process."""
+    """The signals to send as soon as it has a process."""
 
 
 @dataclass
 class _Worker:
-    """What is kept of a worker from its start until it has been reaped."""
+    """What is known about a worker from its start until it is reaped."""
 
     channel: EventWriter
     mark: str
     error_file: str
     port: int
-    """Of the store that its environment names."""
+    """The port of the worker store that its environment names."""
     inherited: set[str]
-    """The sockets that this agent had when it was started."""
+    """The sockets that this agent had when the worker started."""
 
 
 class Supervisor:
-    """`observe` is called in the driver's thread, `post` from any."""
+    """`observe` is called in the driver's thread, `post` from any thread."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class Supervisor:
         self._observe = observe
         self._post = post
         self._workers: dict[Key, _Worker] = {}
-        self._expected: dict[Key, _Expected] = {}  # have no process yet
+        self._expected: dict[Key, _Expected] = {}  # workers that have no process yet
         self._processes: dict[Key, Process] = {}
         self._succeeded: dict[int, Process] = {}
         self._failed: dict[int, ProcessFailure] = {}  # by local rank, in the order in which they ended
-        self._unreaped: set[Key] = set()  # have ended; how is not known yet
+        self._unreaped: set[Key] = set()  # they have ended, and their exit codes are not known yet
         self._signalled: set[Key] = set()
         self._allowed = (0.0, 0.0)
         self._marked = 0
@@ -124,12 +124,12 @@ class Supervisor:
             raise
         self._spawner = Spawner(spec, start_method, fork_server, selector, self._started, self._reap_all)
 
-    # --- what the driver asks for
+    # --- what the driver calls
 
     def spawn(self, order: Spawn) -> None:
-        """Start one process for each `Tell`. Its channel and first event are there before it is.
+        """Start one process for each `Tell`, after making its channel and writing its first event.
 
-        Raises ChannelError if they cannot be made, and SoftrunError if the process cannot.
+        Raises ChannelError if a channel cannot be made, and SoftrunError if a process cannot start.
         """
         if self._watcher is None:
             self._watcher = DirectoryWatcher(self._directory.path, self._rung)
@@ -141,7 +141,7 @@ class Supervisor:
         inherited = sockets_of(os.getpid())
         for tell in order.tell:
             rank, key = tell.local_rank, (tell.local_rank, tell.launch)
-            self._directory.path.mkdir(mode=0o700, exist_ok=True)  # somebody may have cleaned up
+            self._directory.path.mkdir(mode=0o700, exist_ok=True)  # somebody may have removed it
             channel = EventWriter.create(self._directory.path / f"worker-{rank}-{tell.launch}")
             self._marked += 1
             mark = reaper.mark_of(self._token, self._marked)
@@ -173,46 +173,46 @@ class Supervisor:
             self._agent.halted()
 
     def look(self, local_rank: int, launch: int) -> None:
-        """Answer with when the worker made progress last."""
+        """Observe when the worker last made progress."""
         worker = self._workers.get((local_rank, launch))
         progress = worker.channel.read_progress() if worker is not None else None
         if progress is not None:
             self._observe(ProgressSeen(local_rank, launch, progress.last_s, is_stopped(progress.pid)))
 
     def look_at_step(self, local_rank: int, launch: int) -> None:
-        """Answer with the last step that the worker has completed."""
+        """Observe the last step that the worker has completed."""
         worker = self._workers.get((local_rank, launch))
         progress = worker.channel.read_progress() if worker is not None else None
         step, step_s = (progress.step, progress.step_s) if progress is not None else (None, 0.0)
         self._observe(StepSeen(local_rank, launch, step, step_s))
 
     def look_for_store(self, local_rank: int, launch: int) -> None:
-        """Answer if the worker, or what it has started, is connected to the store that its environment names."""
+        """Observe it if the worker, or a process that it has started, is connected to the store in its environment."""
         key = (local_rank, launch)
         if (process := self._processes.get(key)) is None:
             return
         worker = self._workers[key]
         if is_connected(process.pid, worker.port, worker.inherited):
-            # It may have asked since it was last heard: a worker that asks says so before it connects.
+            # It may have asked since its last status: a worker that asks says so before it connects.
             if (status := worker.channel.read_status()) is not None:
                 self._observe(WorkerSaid(*key, status))
             self._observe(StoreUsed(local_rank, launch, worker.port))
 
     def show_stacks(self, local_rank: int, launch: int) -> None:
-        """Have the worker write its Python stacks to its standard error: it is ready to, if it shows its progress."""
+        """Have the worker write its Python stacks to its standard error. A worker that shows its progress can do so."""
         worker = self._workers.get((local_rank, launch))
         pid = worker.channel.ask_for_stacks() if worker is not None else None
         if pid is not None:
             signal_main_thread(pid, STACKS_SIGNAL)
 
     def allow(self, hold_at: float, leave_at: float) -> None:
-        """Let the workers, including later ones, work on for that long without another word."""
+        """Let the workers, including later ones, work on until then without another sign from this agent."""
         self._allowed = (hold_at, leave_at)
         for worker in self._workers.values():
             worker.channel.allow(*self._allowed)
 
     def listen(self) -> None:
-        """Take in what workers have said. Called whenever the driver wakes, since a worker may not be able to ring."""
+        """Read what workers have written. Called whenever the driver wakes, since a worker may not be able to ring."""
         for key, worker in self._workers.items():
             status = worker.channel.news()
             if status is not None:
@@ -233,19 +233,19 @@ class Supervisor:
             self._signalled.add(key)
             signal_group(process.pid, signum)
             if signum != signal.SIGKILL:
-                signal_group(process.pid, signal.SIGCONT)  # a stopped process takes no other signal
+                signal_group(process.pid, signal.SIGCONT)  # other signals wait until it continues
 
     def failures(self) -> dict[int, ProcessFailure]:
-        """By local rank, how each worker ended whose last process did not exit 0, including the stopped ones."""
+        """How each worker ended whose last process did not exit 0, by local rank; also those that were stopped."""
         return self._failed
 
     def values(self) -> dict[int, Any]:
-        """What the functions that came to their end have returned, by local rank."""
+        """What the functions have returned that came to their end, by local rank."""
         return {rank: process.value() for rank, process in sorted(self._succeeded.items())}
 
     def close(self) -> None:
-        """After every worker has ended; one that has not, because this agent ends by a fault, is killed."""
-        all_is_well = not self._expected  # one of them may be forked just now
+        """Call this after every worker has ended; if this agent ends by a fault, it kills those that are left."""
+        all_is_well = not self._expected  # one of those may be forked right now
         for key, process in self._processes.items():
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
@@ -262,13 +262,13 @@ class Supervisor:
     # --- starting
 
     def _environment(self, tell: Tell | None) -> dict[str, str]:
-        """What torchrun tells a worker through its environment, and the same for a rank that is not started now."""
+        """The variables that torchrun gives a worker; with None, those of a rank that is not started now."""
         spec = self._spec
         env = {
             "ROLE_NAME": spec.role,
             "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
             "TORCHELASTIC_RUN_ID": spec.rdzv_handler.get_run_id(),
-            # Worker stores are hosted by agents, so no worker ever tries to host one.
+            # Agents host the worker stores, so no worker ever tries to.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }
@@ -302,7 +302,7 @@ class Supervisor:
 
     def _reaped(self, key: Key, process: Process, exitcode: int) -> None:
         worker, local_rank = self._workers.pop(key), key[0]
-        if (last_words := worker.channel.read_status()) is not None:  # whether others wait for it, for one
+        if (last_words := worker.channel.read_status()) is not None:  # it may say that others wait for it
             self._observe(WorkerSaid(*key, last_words))
         worker.channel.remove()
         self._succeeded.pop(local_rank, None)
@@ -313,7 +313,7 @@ class Supervisor:
             self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, worker.error_file or os.devnull)
         self._agent.halted()
         if exitcode != 0 or key in self._signalled:
-            # What it had started ends with it. One that ends by itself in good order may leave something to finish.
+            # What it had started ends with it, unless the worker itself has ended in good order.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             reaper.kill_marked(worker.mark)
@@ -323,7 +323,7 @@ class Supervisor:
     # --- what workers say
 
     def _rung(self, bell: Path) -> None:
-        """In the watcher's thread: wakes the driver, which listens then."""
+        """Wake the driver, which then listens; called in the watcher's thread."""
         _, _, key = bell.stem.partition("-")
         rank, _, launch = key.partition("-")
         if bell.suffix != BELL or not (rank.isdigit() and launch.isdigit()):
@@ -338,10 +338,10 @@ class Supervisor:
 
 
 def _failure(local_rank: int, pid: int, exitcode: int, error_file: str) -> ProcessFailure:
-    """torch's, which raises whatever reading the file raises: one that was killed while it wrote leaves half a file.
+    """Return torch's ProcessFailure. A worker that was killed while it wrote its error file leaves half a file.
 
-    torch would also log that with its traceback, and the first such record of a process imports torch._dynamo: for
-    seconds this agent would answer nobody, and be taken for dead.
+    torch would raise for that, and log it with a traceback. The first such record of a process imports torch._dynamo:
+    for seconds this agent would answer nobody, and be taken for dead.
     """
     torchs_logger = logging.getLogger(ProcessFailure.__module__)
     torchs_logger.disabled = True

@@ -1,1 +1,1 @@
-"""Between an agent and one worker: the directory of JSON files and the page of shared memory, both ends."""
+"""The channel between an agent and one worker, both ends: a directory of JSON files and a page of shared memory."""

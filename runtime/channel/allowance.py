@@ -1,14 +1,14 @@
-"""For how long a worker may go on without a sign of its agent.
+"""How long a worker may go on without a sign of life from its agent.
 
-An agent that is stopped, or cut off, cannot tell its workers that the others have gone on without them. So it says
-beforehand until when they may work, and moves that on as long as it is sure (`softrun.agent.core.allowance`):
+An agent that is stopped or cut off cannot tell its workers that the others have gone on without them. So it tells them
+in advance until when they may work, and moves that time forward as long as it is sure (`softrun.agent.core.allowance`):
 
     ── works ──▶ hold ── completes no further step ──▶ leave ── gets out of its world
 
-From `hold` on a worker waits between two steps, which costs nothing but the time if the agent then moves it on. From
-`leave` on the others may be in the next world: it gets out of what it sits in, as upon PAUSE.
+After `hold` a worker waits between two steps, which costs only time if the agent then moves the time forward. After
+`leave` the others may be in the next world, so the worker leaves its own, as on PAUSE.
 
-Both are times of CLOCK_BOOTTIME, which goes on while a machine is suspended; 0 means no bound.
+Both are times of CLOCK_BOOTTIME, which runs on while a machine is suspended; 0 means no bound.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from softrun.runtime.channel.page import HOLD, LEAVE, Page
 
 
 class Allowance:
-    """The worker's end."""
+    """The worker's end of the allowance."""
 
     def __init__(self, page: Page | None) -> None:
         self._words: memoryview | list[int] = page.words if page is not None else [0] * (LEAVE + 1)
 
     def holds(self) -> bool:
-        """Whether to wait between two steps. Asked after every step: it makes no system call."""
+        """Whether to wait between two steps. It makes no system call: call it after every step."""
         hold_at = self._words[HOLD]
         return hold_at != 0 and hold_at <= clock_gettime_ns(CLOCK_BOOTTIME)
 
     def is_over(self) -> bool:
-        """Whether to get out of the world."""
+        """Whether to leave the world."""
         leave_at = self._words[LEAVE]
         return leave_at != 0 and leave_at <= clock_gettime_ns(CLOCK_BOOTTIME)
 
 
 def allow(page: Page, hold_at_s: float, leave_at_s: float) -> None:
-    """The agent's end: times by CLOCK_MONOTONIC, 0 for no bound."""
+    """Set the allowance, as the agent: times of CLOCK_MONOTONIC in seconds, 0 for no bound."""
     slept_ns = clock_gettime_ns(CLOCK_BOOTTIME) - monotonic_ns()
     for word, at_s in ((LEAVE, leave_at_s), (HOLD, hold_at_s)):
         page.words[word] = int(at_s * 1e9) + slept_ns if at_s else 0

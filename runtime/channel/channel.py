@@ -10,30 +10,30 @@
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
               restarted worker is a new incarnation and gets a new directory: it can never read its predecessor's mail.
 Who writes.   Events: the agent only. Each is written under a temporary name (a leading dot) and renamed to its
-              sequence number, which begins at 1 and only rises, without a gap: a reader sees all of an event or nothing
-              of it. The status: the worker only, written in the same way over its last one; then it rings its bell.
-Who is woken. Each end watches for files that are closed after they were written, the worker in its channel, the agent
-              among the bells of its workers. A file is closed after it was renamed. Notifications of renames are not
-              waited for: one of them is two, and watchdog holds the first back for 0.5 s if it reads them apart.
-Who reads.    Events: the worker, in order of their numbers; the last one holds. It may come late and it may be slow:
-              it then sees the events that are still there. The status: the agent, which sees the newest only.
-Who removes.  The agent: old events but the newest KEPT after each write, and the directory when the worker is gone.
+              sequence number, which begins at 1 and rises without a gap: a reader sees all of it or nothing.
+              The status: the worker only, written in the same way over its last one; then it rings its bell.
+Who is woken. Each end watches for files that are closed after writing: the worker in its channel, the agent among the
+              bells of its workers. A writer renames its file before it closes it. Nobody waits for notifications of
+              renames: each comes in two parts, and watchdog holds the first back for 0.5 s if it reads them apart.
+Who reads.    Events: the worker, in the order of their numbers; the last one is valid. A late or slow worker sees the
+              events that are still there. The status: the agent, which sees only the newest.
+Who removes.  The agent: after each write all events except the newest KEPT, and the directory when the worker is gone.
 
-The page is made by the agent and mapped into the memory of both ends (`softrun.runtime.channel.page`). There the worker
-shows that it goes on, and the agent the number of its newest event: a worker may look for one after each step. It has
-the newest event and the status as well. The status is read there, and an event where its file is not to be had: a disk
-that is full and a cleaner of temporary files cost nobody anything, but that they are woken a little later, by the beats
-of the worker's progress and of the agent. Where memory cannot be shared the files are all that there is.
+The agent makes the page, and both ends map it into memory (`softrun.runtime.channel.page`). There the worker shows its
+progress, and the agent the number of its newest event, so a worker can look for one after each step. The page also
+holds the newest event and the status. The status is read there, and so is an event whose file cannot be had: a full
+disk or a cleaner of temporary files does no harm, except that the ends wake a little later, by the beats of the
+worker's progress and of the agent. If memory cannot be shared, there are only the files.
 
-The worker's part is one process's, which has claimed the page (`softrun.runtime.channel.ownership`). Its children
+Only one process, which has claimed the page, acts as the worker (`softrun.runtime.channel.ownership`). Its children
 inherit SOFTRUN_CHANNEL, and may read what the worker is told.
 
-Each other file is {"version": 5, "event": {...}} or {"version": 5, "status": {...}}. Unknown fields are passed over.
+Each other file is {"version": 5, "event": {...}} or {"version": 5, "status": {...}}. Unknown fields are ignored.
 Another version is refused: agent and worker must use the same softrun.
 
-What is refused. A directory or a file that is a symbolic link or belongs to somebody else, a directory that others may
-enter, a file that is too big or not to be understood. A bad directory is an error. A bad *file* is passed over with
-one warning and the last good event goes on to hold: a damaged file must not end weeks of training.
+What is refused. A directory or a file that is a symbolic link or belongs to another user, a directory that others may
+enter, a file that is too big or cannot be understood. A bad directory is an error. A bad *file* is skipped with one
+warning, and the last good event stays valid: a damaged file must not end weeks of training.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _log = logging.getLogger("softrun.runtime")
 
 
 def default_root() -> Path:
-    """Where an agent makes its channels: $SOFTRUN_CHANNEL_ROOT, else the temporary directory.
+    """Where an agent makes its channels: $SOFTRUN_CHANNEL_ROOT, or else the temporary directory.
 
-    Not $XDG_RUNTIME_DIR, which is removed when its user logs out, even if a job of the user's goes on in a tmux.
+    Not $XDG_RUNTIME_DIR, which is removed when the user logs out, even if a job of theirs goes on in a tmux.
     """
     chosen = os.environ.get("SOFTRUN_CHANNEL_ROOT")
     if chosen:
@@ -89,12 +89,12 @@ class EventWriter:
 
     def __init__(self, directory: PrivateDirectory) -> None:
         directory.replace(PAGE, bytes(PAGE_BYTES))
-        directory.ring()  # while there is room for a bell
+        directory.ring()  # now, while the disk has room for a bell
         self._directory = directory
         self._page = _shared(directory)
         self._written = 0
         self._oldest = 1
-        self._heard = 0  # the number of the last status that was news
+        self._heard = 0  # the number of the last status that `news` returned
         self._warned: set[str] = set()
 
     @classmethod
@@ -136,7 +136,7 @@ class EventWriter:
         return self._page is not None
 
     def read_status(self) -> WorkerStatus | None:
-        """What the worker last told; None if it has told nothing yet, or nothing that can be understood."""
+        """The worker's last status; None if it has written none yet, or none that can be understood."""
         try:
             content = self._page.said.get(0) if self._page is not None else None
             if content is None:
@@ -147,36 +147,36 @@ class EventWriter:
             return None
 
     def news(self) -> WorkerStatus | None:
-        """The status, if the worker has told another one since the last call, and memory is shared."""
+        """The status, if the worker has written another since the last call; always None without shared memory."""
         if self._page is None or (number := self._page.said.number) == self._heard:
             return None
         self._heard = number
         return self.read_status()
 
     def read_progress(self) -> LastProgress | None:
-        """What the worker shows of its progress; None if it shows none."""
+        """The worker's progress; None if it shows none."""
         return read_progress(self._page) if self._page is not None else None
 
     def ask_for_stacks(self) -> int | None:
-        """Have the worker show the stacks of its threads, but the main one; returns the process, if it can do that."""
+        """Have the worker show the stacks of its threads other than the main one; returns its process id if it can."""
         if self._page is None or not self._page.is_in_use or not is_running(self._page.words[OWNER]):
             return None
         self._page.words[SHOWS] += 1
         return claimant(self._page.words[OWNER])
 
     def allow(self, hold_at_s: float, leave_at_s: float) -> None:
-        """Let the worker work on until then without another word: times by CLOCK_MONOTONIC, 0 for no bound."""
+        """Let the worker work on until then without another sign: CLOCK_MONOTONIC in seconds, 0 for no bound."""
         if self._page is not None:
             allow(self._page, hold_at_s, leave_at_s)
 
     def _warn(self, about: str, text: str) -> None:
-        """Once in the life of the channel."""
+        """Warn, once in the life of the channel for each `about`."""
         if about not in self._warned:
             self._warned.add(about)
             _log.warning(text)
 
     def remove(self) -> None:
-        """Remove the directory and the channel's own files in it. Foreign files stay, and so does their directory."""
+        """Remove the directory and the channel's own files in it. If there are other files, both they and it stay."""
         try:
             for name in self._directory.names():
                 if _is_ours(name):
@@ -199,16 +199,16 @@ class EventReader:
         self._claim: int | None = None
         self._warned = False
         self.page = _shared(self._directory)
-        """None where memory cannot be shared."""
+        """None if memory cannot be shared."""
 
     def may_follow(self, event: WorkerEvent) -> bool:
-        """Whether there may be a later event than this one. Makes no system call where memory can be shared."""
+        """Whether there may be a later event than this one. Makes no system call if memory is shared."""
         return self.page is None or self.page.words[EVENT] != event.sequence
 
     def poll(self) -> list[WorkerEvent]:
         """The events since the last poll, in order. Costs a few microseconds when there are none.
 
-        One whose file is not to be had is passed over, unless it is the newest.
+        An event whose file cannot be read is skipped, unless it is the newest.
         """
         events: list[WorkerEvent] = []
         sent = self.page.words[EVENT] if self.page is not None else 0
@@ -225,14 +225,14 @@ class EventReader:
         return events
 
     def claim(self) -> bool:
-        """Claim the worker's part of the channel for this process. False: another process is the worker."""
+        """Make this process the worker; returns False if another process is."""
         if not self.is_worker and (self.page is None or claim(self.page)):
             self._claim = self.page.words[OWNER] if self.page is not None else os.getpid()
         return self.is_worker
 
     @property
     def is_worker(self) -> bool:
-        """Whether this process has claimed the channel, and no other since."""
+        """Whether this process is the worker, and no other has claimed the channel since."""
         return self._claim is not None and (self.page is None or self.page.words[OWNER] == self._claim)
 
     @property
@@ -241,7 +241,7 @@ class EventReader:
         return claimant(self.page.words[OWNER]) if self.page is not None else 0
 
     def write_status(self, status: WorkerStatus) -> None:
-        """Tell the agent, as the worker. After a ChannelError it was not told."""
+        """Tell the agent, as the worker. After a ChannelError the agent was not told."""
         content = _encode("status", status)
         said = self.page.said if self.page is not None else None
         told = said is not None and said.put(said.number + 1, content)
@@ -271,7 +271,7 @@ class EventReader:
         if self._seen:
             if self._directory.holds(_event_name(self._seen + 1)):
                 return self._seen + 1
-            # Events are pruned oldest first: while the last one seen is there, none after it was pruned.
+            # Events are pruned oldest first: as long as the last one seen is there, no later one was pruned.
             if self._directory.holds(_event_name(self._seen)):
                 return None
         found = (_EVENT_NAME.fullmatch(name) for name in self._directory.names())

@@ -1,7 +1,7 @@
-"""A private directory: what the channel's two ends may rely on, whatever else writes to the same file system.
+"""A private directory, which both ends of a channel can rely on, whatever else writes to the same file system.
 
-The directory is opened once and every file is reached through that descriptor, so nobody can swap the directory for
-another one between a check and a use.
+The directory is opened once, and every file is reached through that descriptor, so nobody can replace the directory
+between a check and a use.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ChannelError(RuntimeError):
-    """The channel between an agent and its worker cannot be used as it is."""
+    """The channel between an agent and its worker cannot be used."""
 
 
 class BadFileError(ChannelError):
-    """One file is not what its writer writes: foreign, too big, or not to be understood. Others may be well."""
+    """A file that its writer cannot have written: foreign, too big, or damaged. Other files may be fine."""
 
 
 class PrivateDirectory:
-    """A directory of this user's that nobody else can write to."""
+    """A directory of this user that nobody else can write to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class PrivateDirectory:
 
     @classmethod
     def create(cls, path: Path) -> PrivateDirectory:
-        """Make the directory; its parent must exist, and it must not."""
+        """Make the directory. Its parent must exist; the directory must not."""
         try:
             path.mkdir(mode=0o700)
         except OSError as error:
@@ -61,7 +61,7 @@ class PrivateDirectory:
         return cls(path)
 
     def close(self) -> None:
-        """Give the descriptor back; the directory stays."""
+        """Close the descriptor; the directory stays."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -71,8 +71,8 @@ class PrivateDirectory:
             self.close()
 
     def names(self) -> list[str]:
-        """What is in the directory now, sorted."""
-        # Opened afresh: a descriptor shared with another thread or a forked child shares its read position too.
+        """The names in the directory, sorted."""
+        # A new descriptor: with one that another thread or a forked child has, the read position is shared, too.
         try:
             listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._fd)
         except FileNotFoundError:  # somebody has removed it
@@ -84,7 +84,7 @@ class PrivateDirectory:
             os.close(listing)
 
     def holds(self, name: str) -> bool:
-        """Whether there is a file of that name, whatever it is."""
+        """Whether something of that name exists."""
         try:
             os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -92,14 +92,14 @@ class PrivateDirectory:
         return True
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file of ours, None if it is not there; anything else than our own file is a BadFileError."""
+        """The content of a file, None if it does not exist. Raises BadFileError if it is not our own regular file."""
         try:
-            # O_NONBLOCK: opening a pipe that somebody left there must not wait for its writer.
+            # O_NONBLOCK: opening a pipe, if somebody left one there, must not wait for its writer.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
         except FileNotFoundError:
             return None
         except OSError as error:
-            # Too many open files pass, and the file is as good as before; a symbolic link or a foreign file stays one.
+            # A lack of descriptors passes, and the file is fine; a symbolic link or a foreign file stays one.
             kind = ChannelError if error.errno in _PASSING else BadFileError
             raise kind(f"{self.path / name} cannot be read: {error.strerror}") from error
         try:
@@ -113,23 +113,23 @@ class PrivateDirectory:
             os.close(fd)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file so that a reader sees all of it or nothing. On an error the directory is as it was."""
+        """Write a file so that a reader sees all of it or nothing. An error leaves the directory unchanged."""
         if len(content) > MAX_BYTES:
             raise ChannelError(
                 f"{self.path / name} would have {len(content)} bytes: at most {MAX_BYTES} fit in one message"
             )
         temporary = f".{name}.new"
         try:
-            self.discard(temporary)  # the remains of a writer that was killed here
+            self.discard(temporary)  # left by a writer that was killed here
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
             try:
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(fd, rest) :]
-                # No fsync: a message outlives neither of its two ends, and both end with the host.
+                # No fsync: a message is useless once the host is down.
                 os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             finally:
-                os.close(fd)  # under its name by now, and that is what wakes the other end
+                os.close(fd)  # it has its name by now; closing it wakes the other end
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.discard(temporary)
@@ -139,8 +139,8 @@ class PrivateDirectory:
             ) from error
 
     def share(self, name: str, size: int) -> mmap.mmap | None:
-        """Map a file of that many bytes into memory: what one end writes there, the other reads. None if it is
-        not such a file, or its file system cannot do that."""
+        """Map a file of `size` bytes into memory, which both ends share. Returns None if it is not such a file, or its
+        file system cannot map it."""
         try:
             fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:
@@ -155,13 +155,13 @@ class PrivateDirectory:
             os.close(fd)
 
     def ring(self) -> None:
-        """Wake who watches the directory that this one is in."""
+        """Wake the process that watches the directory above this one."""
         try:
             fd = os.open(self.bell, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
-                os.utime(fd)  # who has no notifications looks at the time of the last change
+                os.utime(fd)  # a watcher without notifications looks at the time of the last change
             finally:
-                os.close(fd)  # nothing is written, for which a full disk would have no room
+                os.close(fd)  # nothing is written: a full disk would have no room for it
         except OSError as error:
             raise ChannelError(f"{self.bell} cannot be written ({error.strerror}): free its file system") from error
 
@@ -171,6 +171,6 @@ class PrivateDirectory:
         return self.path.with_name(self.path.name + BELL)
 
     def discard(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)

@@ -1,4 +1,4 @@
-"""What one worker has been sent: the last event, waiting for the next one, and passing each on to who asked for it."""
+"""A worker's inbox: the last event, waiting for the next, and passing each on to subscribers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.channel.watcher import DirectoryWatcher
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus
 
-# Waiting is pushed by the watcher. A wait also looks for itself, should a notification be lost, and shows by that that
-# it goes on.
+# The watcher wakes those that wait. A wait also looks by itself, in case a notification is lost, which shows progress.
 LOOK_INTERVAL_S = BEAT_INTERVAL_S
 
 Subscriber = Callable[[WorkerEvent], None]
@@ -30,25 +29,25 @@ class Inbox(Protocol):
     """Where a worker's events come from."""
 
     def last(self) -> WorkerEvent:
-        """The newest event. What was sent before the call is always seen by it."""
+        """The newest event. It is never older than the last one sent before the call."""
 
     def wait(self, after: int) -> None:
         """Return once there is an event with a sequence above `after`, or after LOOK_INTERVAL_S: call it in a loop."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Have each event after this call passed on, in order; returns what ends that."""
+        """Call `subscriber` with each later event, in order; returns a function that ends this."""
 
     def look(self) -> None:
-        """See to it that who has subscribed is called soon, should a notification have been lost. Does not wait."""
+        """Call the subscribers soon, in case a notification was lost. Does not wait."""
 
     def claim(self) -> bool:
-        """Be the worker, which alone may tell the agent. False: another process is, and this one may read."""
+        """Become the worker, which alone may tell the agent. Returns False if another process is; this one may read."""
 
     def worker(self) -> int:
         """The id of the process that is the worker."""
 
     def tell(self, status: WorkerStatus) -> None:
-        """Let the agent know; what a process says that is not the worker is not heard."""
+        """Tell the agent. Only the worker is heard."""
 
     def page(self) -> Page | None:
         """Memory that the agent shares with the worker; None if there is no agent."""
@@ -60,9 +59,9 @@ class ChannelInbox:
     def __init__(self, directory: Path) -> None:
         self._reader = EventReader(directory)
         self._path = directory
-        # Reentrant: a signal handler of the user's may ask for the event in the middle of any of this.
+        # Reentrant: a signal handler of the user may ask for the event at any moment.
         self._arrived = threading.Condition(threading.RLock())
-        self._calling = threading.Lock()  # subscribers: one event after the other
+        self._calling = threading.Lock()  # the subscribers, one event after the other
         self._last: WorkerEvent | None = None
         self._untold: deque[WorkerEvent] = deque()
         self._subscribers: dict[object, tuple[int, Subscriber]] = {}
@@ -71,13 +70,13 @@ class ChannelInbox:
 
     def last(self) -> WorkerEvent:
         last = self._last
-        # Not by what was polled: the watcher may be about to take that in.
+        # Not what was polled: the watcher may be about to take that in.
         if last is not None and not self._reader.may_follow(last):
             return last
         with self._arrived:
             self._poll()
             while self._last is None:
-                # RFC: "TE agent always sends initial event to the worker process". This one has yet to.
+                # RFC: "TE agent always sends initial event to the worker process". It has not arrived yet.
                 self._watch()
                 self._arrived.wait(LOOK_INTERVAL_S)
                 self._poll()
@@ -151,7 +150,7 @@ class ChannelInbox:
             self._watcher.start()
 
     def _changed(self, _: Path) -> None:
-        """In the watcher's thread, or another one of ours."""
+        """Take in new events; called in the watcher's thread, or another of softrun's threads."""
         with self._calling:
             self._call_subscribers()
 
@@ -172,7 +171,7 @@ class ChannelInbox:
 
 
 def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
-    """Whether it only says to wait after a step of the current world, or to stop waiting: the world is unchanged."""
+    """Whether the event leaves the world unchanged, and only says after which step to wait, or to go on."""
     if event.stop_after is not None:
         return True
     waited = last is not None and last.stop_after is not None and last.round == event.round
@@ -180,7 +179,7 @@ def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
 
 
 class StaticInbox:
-    """The one world that a launcher without channels gives: torchrun's environment variables."""
+    """The single world of a launcher without channels, from torchrun's environment variables."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._event = WorkerEvent(
@@ -220,7 +219,7 @@ class StaticInbox:
 
 
 def open_inbox() -> Inbox:
-    """This process's inbox, by its environment."""
+    """Open this process's inbox, as its environment says."""
     channel = os.environ.get(ENVIRONMENT_VARIABLE)
     return ChannelInbox(Path(channel)) if channel else StaticInbox(os.environ)
 

@@ -1,12 +1,12 @@
-"""Whose the channel is: one process writes the worker's part of it, and all others that find it only read.
+"""Which process owns a channel: only that one writes the worker's part, and the others read.
 
-Whatever a worker starts inherits SOFTRUN_CHANNEL, and the process that trains need not be the one that the agent
-started: that may be a shell or another launcher, which starts it. So the first process that asks for a world as a
-worker claims the channel. A claim ends with its process, stays if that executes another program, and yields to an
-ancestor alone: a child that asked before the trainer did is not taken for it any longer.
+Whatever a worker starts inherits SOFTRUN_CHANNEL, and the process that trains may not be the one that the agent
+started: that may be a shell or another launcher. So the first process that asks for a world claims the channel. A claim
+ends with its process, survives `exec`, and yields only to an ancestor: if a child asked before the trainer, the trainer
+still gets the channel.
 
-A claim is one number, the process's id and the time of its start, so it is written in one piece and no later process of
-the same id is taken for its owner.
+A claim is one number, made of the process's id and its start time. So it is written in one piece, and a later process
+with the same id is not mistaken for the owner.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class _Process(NamedTuple):
 
 
 def claim(page: Page) -> bool:
-    """Claim the page for this process, which asks as a worker. False: another process has it."""
+    """Claim the page for this process; returns False if another process has it."""
     own = _look(os.getpid())
     if own is None:
-        return True  # nothing can be known here, so nobody is refused
+        return True  # the system does not tell, so nobody is refused
     holder = page.words[OWNER]
     if holder not in (0, own.claim) and is_running(holder) and not _descends(claimant(holder), os.getpid()):
         return False
@@ -44,7 +44,7 @@ def claimant(claim: int) -> int:
 
 
 def is_running(claim: int) -> bool:
-    """Whether the process that made this claim has not ended yet."""
+    """Whether the process that made this claim still runs."""
     found = _look(claimant(claim))
     return found is not None and found.claim == claim
 
@@ -61,7 +61,7 @@ def _descends(pid: int, ancestor: int) -> bool:
 
 
 def _look(pid: int) -> _Process | None:
-    """None if it has ended, or the system does not say."""
+    """The process's parent and start time; None if it has ended or the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         state, parent, start = fields[0], int(fields[1]), int(fields[19])

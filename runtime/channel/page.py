@@ -1,20 +1,20 @@
-"""The page: a little memory that an agent shares with one worker, as a file of the worker's channel.
+"""The page: a little memory that an agent shares with one worker, mapped from a file in the channel.
 
-    version, owner, beat, ping, took, step + 1      64-bit numbers of the worker's (`softrun.runtime.channel.progress`)
-    event, hold, leave, shows                       64-bit numbers of the agent's
-    told                                            the agent's newest event, as its file has it
-    said                                            the worker's status, as its file has it
+    version, owner, beat, ping, took, step + 1      64-bit numbers from the worker (`softrun.runtime.channel.progress`)
+    event, hold, leave, shows                       64-bit numbers from the agent
+    told                                            the agent's newest event, as in its file
+    said                                            the worker's status, as in its file
 
-It is made with the channel and keeps its room: what is written here needs no space on a disk, no directory and no
-system call. So the newest event and the status get through when their files cannot be written, or were removed.
+It is made with the channel and keeps its space: writing to it needs no room on the disk, no directory and no system
+call. So the newest event and the status get through even if their files cannot be written, or were removed.
 
-Times are nanoseconds, and 0 is "not in use". **event** is the number of the newest event, written after the event
-itself: to look for one after every step costs nothing. Of **hold** and **leave** `softrun.runtime.channel.allowance`
-tells. **shows** is how often the agent has asked for the stacks of all threads. **owner** is the process that may write
-the worker's part (`softrun.runtime.channel.ownership`).
+Times are in nanoseconds, and 0 means "not in use". **event** is the number of the newest event, written after the event
+itself, so looking for one after every step costs nothing. **hold** and **leave** are explained in
+`softrun.runtime.channel.allowance`. **shows** is how many times the agent has asked for the stacks of all threads.
+**owner** is the process that may write the worker's part (`softrun.runtime.channel.ownership`).
 
-A message is written with its number, length and checksum behind it: who reads while it is written finds that they do
-not fit, and looks again.
+A message is followed by its number, length and checksum. A reader that comes while it is being written sees that they
+do not match, and reads again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import zlib
 
 VERSION = 5
 MESSAGE_BYTES = 32 << 10
-"""With room for a fault's text and more; a message that is longer is in its file alone."""
+"""Room for a fault's text and more. A longer message is only in its file."""
 
 _VERSION, OWNER, BEAT, PING, TOOK, STEP, EVENT, HOLD, LEAVE, SHOWS = range(10)
 _NUMBERS_BYTES = 128
@@ -33,11 +33,11 @@ SIZE = _NUMBERS_BYTES + 2 * MESSAGE_BYTES
 
 
 class Page:
-    """The page in memory that is mapped already; both ends have one."""
+    """The page, in memory that is already mapped. Both ends make one."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self.words = memoryview(memory).cast("Q")
-        """By the names above. A store into one of them, or a load, is one instruction."""
+        """The numbers, in the order above. Reading or writing one is a single instruction."""
         self.told = Message(memory, _NUMBERS_BYTES)
         self.said = Message(memory, _NUMBERS_BYTES + MESSAGE_BYTES)
 
@@ -63,11 +63,11 @@ class Message:
 
     @property
     def number(self) -> int:
-        """Of the message that is there; 0 if there is none."""
+        """The number of the current message; 0 if there is none."""
         return int(self._HEADER.unpack_from(self._memory, self._offset)[0])
 
     def put(self, number: int, content: bytes) -> bool:
-        """False if it does not fit: then the last one stays."""
+        """Write a message; returns False if it does not fit, and leaves the last one there."""
         if len(content) > MESSAGE_BYTES - self._HEADER.size:
             return False
         self._memory[self._begin : self._begin + len(content)] = content
@@ -75,7 +75,7 @@ class Message:
         return True
 
     def get(self, after: int) -> bytes | None:
-        """The message, if its number is above `after`; None as well while it is being written."""
+        """The message, if its number is above `after`; None otherwise, and while it is being written."""
         number, length, checksum = self._HEADER.unpack_from(self._memory, self._offset)
         content = bytes(self._memory[self._begin : self._begin + length])
         return content if number > after and zlib.crc32(content, number) == checksum else None

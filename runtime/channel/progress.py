@@ -1,20 +1,19 @@
-"""Proof that a worker goes on, and how far it is, in the page that it shares with its agent.
+"""Proof that a worker makes progress, and how far it is, in the page that it shares with its agent.
 
-The **beat** is written by the main thread, when it executes byte code: a thread of ours only asks the interpreter to
-have it call a function there (`Py_AddPendingCall`). So that thread's own life, or that of a thread in C++, proves
-nothing, and neither does a main thread that sits in a call, whether that holds the GIL or not. The **ping** is the
-trainer's own word, for loops that execute byte code and get nowhere; it counts from its first use. The **step** is
-the last that the trainer has completed in its present world, **took** how long the last one was in any. Beat and ping
-are times of CLOCK_MONOTONIC, which all processes of a host share. Of step and event each end writes its own before it
-reads the other's, with far more in between than a processor puts into another order: one of them sees what the other
-has done.
+The main thread writes the **beat** when it executes byte code: a thread of softrun only asks the interpreter to call a
+function there (`Py_AddPendingCall`). So a living thread of ours, or one in C++, proves nothing, and neither does a main
+thread that sits in a call, with or without the GIL. The **ping** comes from the trainer, for loops that execute byte
+code and get nowhere; it counts from its first use. The **step** is the last that the trainer has completed in its
+present world, and **took** is how long the last step took in any world. Beat and ping are times of CLOCK_MONOTONIC,
+which all processes of a host share. Each end writes its own of step and event before it reads the other's, with far
+more in between than a processor reorders, so at least one of them sees what the other has done.
 
-Nothing here judges. The agent looks when a limit would have passed (`softrun.agent.core.progress_watchdog`), so the
-cost is a store into memory for a ping and a few microseconds four times a second for the beat.
+Nothing here judges. The agent looks only when a limit has passed (`softrun.agent.core.progress_watchdog`), so a ping
+costs a write to memory, and the beat a few microseconds four times a second.
 
-When a worker hangs, its stacks are wanted. The signal handler writes only that of the main thread: it runs there, so
-it can always look, and what it walks stands still. The other threads begin and end while they are looked at, so they
-are left to our thread, which has the GIL then; if it cannot get the GIL, the main thread's stack says what holds it.
+When a worker hangs, people want its stacks. The signal handler writes only the stack of the main thread: it runs there,
+so it can always look, and that stack stands still. Other threads may begin and end meanwhile, so our own thread writes
+theirs, while it holds the GIL. If it cannot get the GIL, the main thread's stack shows what holds it.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ from softrun.runtime.channel.page import BEAT, OWNER, PING, SHOWS, STEP, TOOK, P
 
 BEAT_INTERVAL_S = 0.25
 STACKS_SIGNAL = signal.SIGRTMIN + 7
-"""Upon it a worker's main thread writes its Python stack to the standard error, whatever it is doing."""
+"""On this signal a worker's main thread writes its Python stack to standard error, whatever it is doing."""
 SHOWN_THREADS = SHOWN_FRAMES = 100
 
 _log = logging.getLogger("softrun.runtime")
 
 
 class LastProgress(NamedTuple):
-    """What a worker has shown of its progress."""
+    """The progress that a worker has shown."""
 
     pid: int
     last_s: float
-    """By CLOCK_MONOTONIC, of whichever of its ways of showing progress is the longest ago; now, where the process that
-    showed it has ended: the worker is another one, which has shown nothing yet."""
+    """The older of its last beat and ping, by CLOCK_MONOTONIC; now, if the process that showed them has ended: the
+    worker is another process, which has shown nothing yet."""
     step: int | None
     step_s: float
-    """How long the last one took, in this world or in one before; 0 if that is not known."""
+    """How long the last step took, in this world or an earlier one; 0 if that is not known."""
 
 
 def read_progress(page: Page) -> LastProgress | None:
-    """What a worker shows; None if it shows nothing."""
+    """The worker's progress; None if it shows none."""
     if not page.is_in_use:
         return None
     words = page.words
@@ -66,10 +65,10 @@ def read_progress(page: Page) -> LastProgress | None:
 
 
 class Progress:
-    """The worker's end, of a page that this process has claimed: once that is somebody else's it writes nothing there.
+    """The worker's end, for a page that this process has claimed. Once another process owns it, nothing is written.
     Make it in the main thread.
 
-    `each_beat` is called in a thread of ours at every beat, and must not wait.
+    `each_beat` is called in a thread of softrun at every beat, and must not wait.
     """
 
     def __init__(self, page: Page, each_beat: Callable[[], None] = lambda: None) -> None:
@@ -88,28 +87,28 @@ class Progress:
         threading.Thread(target=self._keep_beating, name="softrun-progress", daemon=True).start()
 
     def ping(self) -> None:
-        """The trainer gets on. Costs less than a microsecond."""
+        """The trainer makes progress. Costs less than a microsecond."""
         if self._words[OWNER] == self._owner:
             self._words[PING] = time.monotonic_ns()
             if self._withheld:
                 self._words[BEAT] = self._words[PING]
 
     def withhold(self, withheld: bool) -> None:
-        """While withheld, the main thread's byte code proves nothing: it may poll for ever. A ping does."""
+        """While withheld, only pings count, not the main thread's byte code: it may be polling for ever."""
         self._withheld = withheld
 
     @property
     def is_own(self) -> bool:
-        """Whether this is still the process that shows its progress there."""
+        """Whether this is still the process whose progress the page shows."""
         return bool(self._words[OWNER] == self._owner) and claimant(self._owner) == os.getpid()
 
     @property
     def has_worked(self) -> bool:
-        """Has the trainer completed a step in this world, or pinged there?"""
+        """Whether the trainer has completed a step in this world, or pinged in it."""
         return bool(self._words[STEP] or self._words[PING])
 
     def hold(self) -> None:
-        """The trainer waits because it was told to: it cannot ping, and its step takes longer for that reason alone."""
+        """The trainer waits because it was told to: it cannot ping, and its step only seems to take longer."""
         self._completed_at = 0
         if self._words[PING]:
             self.ping()
@@ -126,7 +125,7 @@ class Progress:
         words[STEP] = step + 1
 
     def begin_world(self) -> None:
-        """The next ping is the first again, and no step is completed yet."""
+        """A world begins: no ping and no step counts yet."""
         self._completed_at = 0
         if self._words[OWNER] == self._owner:
             self._words[PING] = self._words[STEP] = 0
@@ -136,7 +135,7 @@ class Progress:
             if not self._asked:
                 self._asked = True
                 if ctypes.pythonapi.Py_AddPendingCall(self._call, None) != 0:
-                    self._asked = False  # too many of others wait already
+                    self._asked = False  # too many pending calls wait already
             if self._words[SHOWS] != self._shown:
                 self._shown = self._words[SHOWS]
                 show_other_stacks()
@@ -151,7 +150,7 @@ class Progress:
                 _log.exception("what is looked at with every beat failed, and may again")
 
     def _beat(self, _: object) -> int:
-        """In the main thread, between two byte codes."""
+        """Write the beat, in the main thread between two byte codes."""
         self._asked = False
         if self._words[OWNER] == self._owner and not self._withheld:
             self._words[BEAT] = time.monotonic_ns()
@@ -162,7 +161,7 @@ _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def _show_stack_on_signal() -> None:
-    # faulthandler restores what it finds when the interpreter ends, and the signal's own default would end the process.
+    # When the interpreter ends faulthandler restores what it found: the default action would end the process.
     signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     try:
         faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=False)
@@ -171,7 +170,7 @@ def _show_stack_on_signal() -> None:
 
 
 def show_other_stacks() -> None:
-    """Write the stacks of all threads but the main one and this one to the standard error."""
+    """Write the stacks of all threads except the main one and this one to standard error."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     known = (threading.main_thread().ident, threading.get_ident())
     others = [(ident, frame) for ident, frame in sys._current_frames().items() if ident not in known]
@@ -181,7 +180,7 @@ def show_other_stacks() -> None:
     if len(others) > SHOWN_THREADS:
         lines.append(f"and {len(others) - SHOWN_THREADS} more threads")
     if lines:
-        with suppress(OSError):  # to the descriptor: the thread that hangs may hold the stream's lock
+        with suppress(OSError):  # to the descriptor: the hung thread may hold the stream's lock
             os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
 
 

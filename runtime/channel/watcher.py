@@ -1,4 +1,4 @@
-"""Wakes somebody when a file is put into a directory, by the kernel's notifications if there are any."""
+"""Wakes a process when a file appears in a directory, with the kernel's notifications if there are any."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class DirectoryWatcher:
-    """Calls `callback(path)` in a thread of its own soon after a file that was written to was closed at `path`.
+    """Calls `callback(path)` in a thread of its own soon after a file that was written is closed at `path`.
 
-    Names with a leading dot are temporary by the channel's protocol and are not reported. A call is a hint: one change
-    may be reported twice, so the callback looks for itself. What happened before `start` returned may go unreported:
-    look once after it. Where notifications cannot be had a poll takes over, and the log says so.
+    Names with a leading dot are temporary by the channel's protocol, and are not reported. A call is only a hint: a
+    change may be reported twice, so the callback must look for itself. Changes before `start` returned may go
+    unreported, so look once after it. If there are no notifications, it polls, and the log says so.
     """
 
     def __init__(self, directory: Path, callback: Callable[[Path], None]) -> None:
@@ -31,7 +31,7 @@ class DirectoryWatcher:
         self._observer: BaseObserver | None = None
 
     def start(self) -> None:
-        """Watch from now on. If the kernel has no notifications left, the directory is polled, which is said once."""
+        """Watch from now on. If the kernel has no notifications left, it polls the directory and logs that once."""
         # Imported here: watchdog costs 25 ms, and most of what imports softrun.runtime never waits.
         try:
             from watchdog.events import FileClosedEvent
@@ -48,11 +48,11 @@ class DirectoryWatcher:
                 error,
                 POLL_INTERVAL_S,
             )
-            # Without an event filter: a poll reports a file that was renamed over another one as modified or created.
+            # No event filter: polling reports a file that replaced another as modified or created.
             self._run(PollingObserver(timeout=POLL_INTERVAL_S), None)
 
     def stop(self) -> None:
-        """No call begins after this. It may be called from the callback itself."""
+        """Stop: no call begins after this. The callback may call it."""
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.stop()

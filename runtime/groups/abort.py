@@ -1,8 +1,8 @@
 """Getting a thread of this process out of a call that no peer will ever end, whatever the backend.
 
-Every group that torch has registered is aborted, the default one, sub-groups and those of device meshes, and any that
-is being built: gloo's by their connections (softrun.runtime.groups.gloo), another backend's by its own `abort`. torch's
-registries are not touched, so a group can be used or destroyed in another thread at the same moment.
+Every group that torch has registered is aborted: the default group, sub-groups, those of device meshes, and any that is
+being built. gloo's are aborted through their connections (softrun.runtime.groups.gloo), other backends' by their own
+`abort`. torch's registries are not touched, so another thread may use or destroy a group at the same moment.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class Abort(ABC):
-    """Makes a thread raise that sits in a call that may never end."""
+    """Makes a thread raise that waits in a call that may never end."""
 
     @abstractmethod
     def __call__(self, state: Any = None) -> Any:
-        """Called from any thread; must not wait. `state` is the Wrapper's State, or None outside one."""
+        """Any thread may call this; it must not wait. `state` is the Wrapper's State, or None outside one."""
 
 
 class AbortProcessGroups(Abort):
-    """All process groups of this process, whatever code built them and whatever their backends."""
+    """Aborts all process groups of this process, whatever code built them and whatever their backends."""
 
     def __call__(self, state: Any = None) -> Any:
         abort_groups()
@@ -50,7 +50,7 @@ class AbortProcessGroups(Abort):
 
 
 class AbortTransformerEngine(Abort):
-    """The user buffers of transformer_engine, where the trainer has imported it."""
+    """Frees the user buffers of transformer_engine, if the trainer has imported it."""
 
     def __call__(self, state: Any = None) -> Any:
         destroy = getattr(sys.modules.get("transformer_engine.pytorch.module.base"), "destroy_ub", None)
@@ -63,9 +63,9 @@ _added: list[functools.partial[Any]] = []
 
 
 def add_abort(abort: Callable[[Any], Any]) -> Callable[[], None]:
-    """Have `abort(state)` called, too, when this process is to get out of what it sits in; returns what ends that.
+    """Also call `abort(state)` when this process must get out of a call; returns a function that ends this.
 
-    It is for what torch's registered groups do not cover. It is called in a thread of softrun's and must not wait.
+    It is for whatever torch's registered groups do not cover. softrun calls it in its own thread; it must not wait.
     """
     added = functools.partial(abort)  # an identity of its own: the same function may be added twice
     _added.append(added)
@@ -78,7 +78,7 @@ def add_abort(abort: Callable[[Any], Any]) -> Callable[[], None]:
 
 
 def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = AbortProcessGroups()) -> None:  # noqa: B008
-    """Abort the process groups, then what was added, the last one first. One that fails does not stop the others."""
+    """Abort the process groups, then call what was added, the last first. A failure does not stop the others."""
     for abort in (abort_first, *reversed(_added)):
         if abort is None:
             continue
@@ -89,7 +89,7 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 
 
 def abort_groups() -> list[threading.Thread]:
-    """Make every thread that sits in one of torch's groups raise. For any thread; returns threads to join."""
+    """Make every thread that waits in one of torch's groups raise. Any thread may call it; returns threads to join."""
     threads = cut_groups()
     for backend in _others_than_gloo():
         threads.extend(_abort_in_thread(backend))
@@ -100,7 +100,7 @@ def _others_than_gloo() -> Iterator[Any]:
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     for group in registered_groups():
         if type(group) is not c10d.ProcessGroup:
-            yield group  # a third party's, which is its own backend
+            yield group  # a third party's group, which is its own backend
             continue
         for device in group._device_types:
             backend = group._get_backend(device)
@@ -114,7 +114,7 @@ _lock = threading.Lock()
 
 
 def _abort_in_thread(backend: Any) -> list[threading.Thread]:
-    """One each: NCCL's abort of one communicator may wait for that of another."""
+    """Each in its own thread: NCCL's abort of one communicator may wait for that of another."""
     with _lock:
         if id(backend) in _aborting:
             return []

@@ -1,8 +1,8 @@
-"""torch's own books of its process groups: whether there is a group, and emptying them whatever stands there.
+"""torch's own books of its process groups: whether there is a group, and emptying them whatever they hold.
 
-torch writes a group into some ten tables, one after the other, and makes it the default one last. A build that is
-interrupted between two of these lines, or a destruction, leaves a group that is half written: nobody's default, so that
-torch destroys it no more, and still in the way of the next one, whose name it has. Nothing here imports torch.
+torch enters a group in some ten tables, one after the other, and makes it the default last. A build or a destruction
+that is interrupted in between leaves a half-entered group: it is not the default, so torch never destroys it, and it
+blocks the next group, which has the same name. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ def has_group() -> bool:
 
 
 def has_worked() -> bool:
-    """Whether a collective has followed another in one of the groups since `forget_work`: their members work together.
-    For any thread."""
+    """Whether one collective has followed another in a group since `forget_work`, which shows that its members work
+    together. Any thread may call it."""
     if _worked:
         return True
     for group in list(getattr(_world(), "pg_map", {})):
-        with suppress(Exception):  # its backend does not count, or it is being destroyed
+        with suppress(Exception):  # its backend does not count collectives, or it is being destroyed
             if group._get_sequence_number_for_group() > 1:
                 return True
     return False
 
 
 def remember_work() -> None:
-    """The groups are about to be destroyed."""
+    """Keep the answer of `has_worked`: the groups are about to be destroyed."""
     global _worked
     _worked = has_worked()
 
 
 def forget_work() -> None:
-    """A new world begins."""
+    """Forget the collectives so far: a new world begins."""
     global _worked
     _worked = False
 
 
 def are_empty() -> bool:
-    """Whether no group stands in them, not even half a one."""
+    """Whether torch's tables hold no group, not even half of one."""
     world = _world()
     return world is None or not (has_group() or any(getattr(world, table, None) for table in _TABLES))
 
 
 def empty() -> None:
-    """Forget all groups, finished or not, and count the next one as the first, as the newcomers of its world do.
+    """Forget all groups, complete or not, and count the next one as the first, as newcomers do.
 
-    torch names a group by a count, under which its members meet in the store. A group that could not be built was
-    counted here but not at peers that never tried: the two would wait for each other under different names.
+    torch names groups by a count, and a group's members meet in the store under that name. A group that could not be
+    built was counted here but not on peers that never tried: they would wait for each other under different names.
     """
     world = _world()
     if world is None:
         return
     c10d: Any = sys.modules[_C10D]
     for group in {**getattr(world, "pg_names", {}), **getattr(world, "pg_map", {})}:
-        with suppress(Exception):  # it may not have come to anything that can be shut down
+        with suppress(Exception):  # it may not have got as far as anything that can be shut down
             group.shutdown()
     for table in _TABLES:
         getattr(world, table, {}).clear()
@@ -86,7 +86,7 @@ def empty() -> None:
 
 
 def retire_default_group(group: Any) -> None:
-    """Have the next use of the default group find that there is none, if it is this one. For any thread."""
+    """If this is the default group, let the next use find that there is none. Any thread may call it."""
     if getattr(_world(), "default_pg", None) is group:
         sys.modules[_C10D]._update_default_pg(None)
 
@@ -94,8 +94,8 @@ def retire_default_group(group: Any) -> None:
 def destroying_nothing_does(instead: Callable[[], None]) -> None:
     """Have `destroy_process_group()` call `instead` if there is no default group, which torch takes for a bug.
 
-    The soft-restart RFC's loop destroys the group in its `except` clause, also where the exception came from
-    `init_process_group()` itself. The function's code is changed, not a name of it: many programs have
+    The soft-restart RFC's loop destroys the group in its `except` clause, even if the exception came from
+    `init_process_group()` itself. This changes the function's code, not one of its names: many programs have
     `from torch.distributed import destroy_process_group`. Idempotent.
     """
     destroy = getattr(sys.modules.get(_C10D), "destroy_process_group", None)
@@ -107,7 +107,7 @@ def destroying_nothing_does(instead: Callable[[], None]) -> None:
 
 
 def _destroying(group: Any = None) -> Any:
-    """In the place of torch's, with its module's globals."""
+    """The code that replaces torch's; it runs with the globals of torch's module."""
     import torch.distributed.distributed_c10d as c10d
 
     return c10d.destroy_process_group.softrun_instead(group)  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Destroying gloo's groups aside.
+"""Destroying gloo's groups in the background.
 
-Each takes some 10 ms and more: gloo's thread looks every 10 ms whether it is to end, and is waited for. So the groups
-of a world that is over are kept for a while and destroyed in a thread, together with those to which a trainer's own
-variables refer until it has built others in their place.
+Each takes 10 ms or more: gloo waits for its thread, which checks every 10 ms whether to end. So the groups of a world
+that is over are kept for a while and destroyed in a thread, including those that a trainer's own variables hold until
+it has built new ones.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class _Kept:
 
 
 _kept: list[_Kept] = []
-_kept_by_parents: list[_Kept] = []  # they have threads that are not here, for which their destruction would wait
+_kept_by_parents: list[_Kept] = []  # their destruction would wait for threads that are not here
 
 
 def destroy_aside() -> None:
-    """Keep the groups that are about to be destroyed; destroy them soon. Never imports torch."""
+    """Keep the groups that torch is about to drop, and destroy them soon. Never imports torch."""
     groups = [group for group, store in registered_groups().items() if _is_gloo(group) and not is_hosted_here(store)]
-    if not is_room_for(0):  # beside their descriptors there must be those of the groups that follow
+    if not is_room_for(0):  # there must be room for their descriptors and for those of the next groups
         groups = []
     for earlier in _kept:
         earlier.destroy()
@@ -56,7 +56,7 @@ def destroy_aside() -> None:
 
 
 def _is_gloo(group: Any) -> bool:
-    """And nothing else: another backend's memory may be needed by the next group."""
+    """Whether it has only gloo: the next group may need another backend's memory."""
     devices = gloo_devices(group)
     return bool(devices) and len(devices) == len(group._device_types)
 

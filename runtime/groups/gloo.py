@@ -1,28 +1,28 @@
-"""The connections of gloo's groups: which they are, and how a thread that waits for one of them is made to raise.
+"""The connections of gloo's groups: which they are, and how to make a thread raise that waits for one of them.
 
-gloo has no abort: `abort` and `shutdown` of torch 2.13 free nobody (pytorch#130345). So the connections of an aborted
-group get their reading side shut down underneath it: gloo reads an end of file and everybody who waits raises.
+gloo has no abort: `abort` and `shutdown` of torch 2.13 free no thread (pytorch#130345). So to abort a group its
+connections are shut down underneath it for reading: gloo reads an end of file, and every waiting thread raises.
 
-Only the reading side, and no peer may notice it. gloo forgets a payload whose writing failed, because the connection
-was closed, just before it reads the end of file (`op.ubuf` is missing where gloo/transport/tcp/pair.cc signals `tx_`):
-its sender then waits until the group's timeout, half an hour, and nothing frees it. So writing must go on to succeed
-until all members have left: each frees itself, when its own agent says so, and each keeps a duplicate of its
-connections open, whatever gloo and `destroy_process_group` close, until its next group is built, which proves that the
-others have left as well.
+They are shut down only for reading, and no peer may notice. If writing a payload fails because the connection was
+closed, just before gloo reads the end of file, gloo forgets the payload (`op.ubuf` is missing where
+gloo/transport/tcp/pair.cc signals `tx_`). Its sender then waits until the group's timeout, half an hour, and nothing
+frees it. So writes must succeed until all members have left. Each member frees itself when its own agent says so, and
+keeps duplicates of its connections open, whatever gloo and `destroy_process_group` close, until its next group is
+built: that proves that the others have left as well.
 
-A peer that is killed takes its connections with it, and what it has not read is answered by a reset, after which no
+A killed peer takes its connections with it. The kernel answers data that it had not read with a reset, after which no
 write succeeds. So a group's connections ignore resets as long as they are held: what is written to a dead peer is
-buffered, and its agent says that it is dead. A process that leaves a group, or ends, closes its own side first, and
-its peers read that as they always do.
+buffered, and its agent reports its death. A process that leaves a group, or ends, closes its own side first, and its
+peers read that as usual.
 
-Which connections are a group's is known exactly. Each rank listens at a port of its own for each group, and publishes
-its address in the group's store under `<device>//<interface>/<rank>`: the size of a host name and the name, the size of
-an address (64-bit each) and a sockaddr_storage, then for each peer the number by which the peer names itself when it
-connects, 64 bits; without these it is the peer's rank. So the group's are those that were accepted at the own port and
-those to a peer's address.
+A group's connections are known exactly. For each group, each rank listens on a port of its own and publishes its
+address in the group's store under `<device>//<interface>/<rank>`: the size of a host name and the name, the size of an
+address (64 bits each) and a sockaddr_storage, then for each peer the number by which the peer introduces itself when it
+connects, in 64 bits; if these are missing, that number is the peer's rank. So the group's connections are those that
+were accepted on its own port, and those to a peer's address.
 
-Between two ranks the one with the smaller address waits to be called by the other. No socket stands for that wait, but
-a caller that says the peer's number in its place and hangs up ends it with an error.
+Of two ranks, the one with the smaller address waits for the other to connect. No socket stands for that wait. But a
+client that connects, sends the peer's number in its place and hangs up ends the wait with an error.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ CALL_S = 0.1
 
 
 class Published(NamedTuple):
-    """What one rank has published in the store of its group: where it listens."""
+    """What one rank has published in its group's store: where it listens."""
 
     address: Address
-    numbers: tuple[int, ...]  # by which each peer names itself here; empty if it is the peer's rank
+    numbers: tuple[int, ...]  # by which each peer introduces itself here; empty: by its rank
 
     @classmethod
     def parse(cls, record: bytes) -> Published:
-        """Read a record of gloo's. Raises ValueError for one that is not of TCP."""
+        """Read one of gloo's records. Raises ValueError if it is not of TCP."""
         (host_size,) = struct.unpack_from("=Q", record)
         (address_size,) = struct.unpack_from("=Q", record, 8 + host_size)
         at = 16 + host_size
@@ -80,7 +80,7 @@ class Published(NamedTuple):
 
 
 class Connections:
-    """Of one group of `size` ranks, this one `rank`; `devices` are the names under which it may have gloo."""
+    """The connections of one group. This is `rank` of `size`; `devices` are the names under which it may have gloo."""
 
     def __init__(self, store: Any, name: str, devices: Iterable[str], rank: int, size: int) -> None:
         self._store = store
@@ -108,7 +108,7 @@ class Connections:
         return len(self._own) * (self._size - 1)
 
     def read(self) -> None:
-        """Ask the store for the addresses that are published by now; it waits no longer than the store does."""
+        """Ask the store for the addresses published so far; waits no longer than the store does."""
         for place in self._places:
             for interface in itertools.count():
                 own = f"{place}{interface}/{self._rank}"
@@ -129,9 +129,9 @@ class Connections:
         return [(key, self._store.get(key)) for key in keys]
 
     def hold(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = ()) -> None:
-        """Keep those that are open now open, until they are let go, and have no write to a dead peer fail.
+        """Keep the open connections open until they are released, and let no write to a dead peer fail.
 
-        Where the limit of descriptors is near they are not kept open.
+        They are not kept open if the limit of descriptors is near.
         """
         with self._lock:
             if not self._connects_lazily and is_room_for(self._expected):
@@ -140,9 +140,9 @@ class Connections:
                 ignore_resets(connection)
 
     def cut(self, *, is_there: Callable[[], bool] = lambda: True, but: Iterable[int] = (), again: bool = False) -> None:
-        """Make every thread that waits for one of them here raise; no peer notices. For any thread.
+        """Make every thread that waits for one of them raise; no peer notices. Any thread may call it.
 
-        `again`: it did not help before. Gloo drops a caller that was cut before it has said its number, and waits on.
+        `again`: the first time did not help. gloo drops a client that was cut before it sent its number, and waits on.
         """
         with self._lock:
             if self._connects_lazily or not is_room_for(self._expected):
@@ -155,36 +155,36 @@ class Connections:
             self.call_in_place_of_peers(self._own)
 
     def cut_found(self, found: Mapping[int, socket.socket]) -> None:
-        """As `cut`, those that were found in another way than by their addresses."""
+        """As `cut`, for connections that were not found by their addresses."""
         _shut(found.values(), socket.SHUT_RD)
         with self._lock:
             room = is_room_for(len(found))
             close_all([one for inode, one in found.items() if not room or self._held.setdefault(inode, one) is not one])
 
     def _cut_each(self, is_there: Callable[[], bool], but: Iterable[int]) -> int:
-        """Those that are held, and those that are not without holding them."""
+        """Cut those that are held, and the others without holding them."""
         _shut(self._held.values(), socket.SHUT_RD)
         count = len(self._held)
         for _, connection in each_connection(self._ours(), {*self._held, *but}):
             with connection:
-                if is_there():  # else its port may be somebody else's by now
+                if is_there():  # otherwise its port may belong to something else by now
                     _shut([connection], socket.SHUT_RD)
                     count += 1
         return count
 
     @property
     def _connects_lazily(self) -> bool:
-        """TORCH_GLOO_LAZY_INIT. There gloo crashes when it leaves a group of whose connections there are duplicates."""
+        """TORCH_GLOO_LAZY_INIT: gloo then crashes when it leaves a group if there are duplicates of its connections."""
         return not all(self._own.values())
 
     def _take(self, is_there: Callable[[], bool], but: Iterable[int]) -> dict[int, socket.socket]:
-        """Duplicates of those that are not held yet. While it is built, gloo replaces those that fail."""
+        """Take duplicates of those that are not held yet. During a build, gloo replaces connections that fail."""
         if not but and len(self._held) >= self._expected:
             return {}
         found = take_connections(self._ours(), {*self._held, *but})
         if is_there():
             return found
-        close_all(found.values())  # the ports of a group that was destroyed may be somebody else's by now
+        close_all(found.values())  # the ports of a destroyed group may belong to something else by now
         return {}
 
     def _ours(self) -> Callable[[Ends], bool]:
@@ -192,16 +192,16 @@ class Connections:
         return lambda ends: ends.local in own or ends.remote in peers
 
     def release_connections(self) -> None:
-        """The group has been left: its peers read an end of file, whatever they have written that nobody will read."""
+        """The group has been left: let its peers read an end of file, even if some of their data is unread."""
         with self._lock:
             held, self._held = self._held, {}
         _shut(held.values(), socket.SHUT_WR)
         for connection in held.values():
-            heed_resets(connection)  # else the kernel goes on for minutes to send a dead peer what was written
+            heed_resets(connection)  # otherwise the kernel goes on sending data to a dead peer for minutes
         close_all(held.values())
 
     def let_go(self) -> None:
-        """Close these duplicates: the connections are somebody else's, who goes on with them."""
+        """Close these duplicates: somebody else goes on using the connections."""
         with self._lock:
             held, self._held = self._held, {}
         close_all(held.values())
@@ -212,8 +212,8 @@ class Connections:
         self.let_go()
 
     def call_in_place_of_peers(self, listening: Mapping[Address, tuple[int, ...]]) -> None:
-        """At the addresses where this rank may wait for them, by their numbers there: torch's groups have a listening
-        socket each, which counts from 0, so they are the ranks if they are not known."""
+        """Connect in the place of peers to the addresses where this rank may wait for them, by their numbers there. If
+        these are unknown they are the ranks: each of torch's groups has its own listening socket, counting from 0."""
         for address, numbers in list(listening.items()):
             for rank in range(self._size):
                 if rank != self._rank:
@@ -223,9 +223,9 @@ class Connections:
 
 
 class Build:
-    """A group that is being built, or its store: its connections are opened one after the other.
+    """A group that is being built, or its store; its connections are opened one after the other.
 
-    `port` is the store's; `store` is None if it makes a new connection.
+    `port` is the store's. `store` is None if the build makes a new connection to it.
     """
 
     def __init__(self, port: int | None, connections: Connections | None = None, store: Any = None) -> None:
@@ -240,12 +240,12 @@ class Build:
         self._asking: threading.Thread | None = None
 
     def settle(self) -> None:
-        """It was built, or not: nothing more is cut."""
+        """The build has ended, with or without a group: nothing more is cut."""
         with self._lock:
             self._settled.set()
 
     def abort(self) -> None:
-        """Have it fail. For any thread; does not wait."""
+        """Make the build fail. Any thread may call it; it does not wait."""
         with self._lock:
             if self.aborted or self._settled.is_set():
                 return
@@ -253,7 +253,7 @@ class Build:
         threading.Thread(target=self._cut_until_settled, name="softrun-abort", daemon=True).start()
 
     def _cut_until_settled(self) -> None:
-        """It may wait on any connection for an hour, and open the next one thereafter."""
+        """Cut again and again: the build may wait on any connection for an hour, and then open the next one."""
         again = False
         while not self._settled.is_set():
             answered = self._ask()
@@ -270,7 +270,7 @@ class Build:
             again = True
 
     def _ask(self) -> bool:
-        """The store for what is published. It may not answer: who builds may sit in it, and has its lock."""
+        """Ask the store for what is published. It may not answer: the building thread may be in it, with its lock."""
         if self.connections is None:
             return False
         if self._asking is None or not self._asking.is_alive():
@@ -280,7 +280,7 @@ class Build:
         return False
 
     def _cut_store(self) -> None:
-        """Not the connections to it that were accepted, if this process hosts it."""
+        """Cut the connections to the store, but not those that it has accepted, if this process hosts it."""
         port = self._port
         if port is None:
             return
@@ -295,7 +295,7 @@ class Build:
         close_all(found.values())
 
     def _cut_unpublished(self, connections: Connections) -> None:
-        """Without an answer it is not known which listening socket is gloo's, but that it was opened meanwhile."""
+        """Without an answer it is not known which listening socket is gloo's, only that it is new since the build."""
         listening = listening_sockets(self._before)
         ports = {port for _, port in listening}
         if ports:
@@ -304,7 +304,7 @@ class Build:
 
 
 def ask(question: Callable[[], None], answered: threading.Event) -> threading.Thread:
-    """In a thread of its own, since it may never end."""
+    """Ask in a thread of its own, since the question may never end."""
 
     def asking() -> None:
         with contextlib.suppress(Exception):  # the caller sees that there is no answer

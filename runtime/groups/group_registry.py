@@ -1,13 +1,13 @@
-"""The process groups of this process, as softrun knows them: noted when they are built, whatever code builds them.
+"""softrun's registry of this process's groups: they are noted when they are built, whatever code builds them.
 
-gloo's addresses must be read while the group's store still answers, which is when the group was built. So the functions
-through which torch builds all groups are wrapped, and groups that were built before that are looked at then. What is
-noted of a group holds as long as torch has the group: when it is destroyed its ports may become somebody else's, and
-nothing but the duplicates that were taken before is touched any more.
+gloo's addresses must be read while the group's store still answers, right after the group was built. So the functions
+through which torch builds all groups are wrapped; groups that were built earlier are noted then. A note is valid as
+long as torch has the group. Once the group is destroyed, its ports may be reused, and only the duplicates that were
+taken before are touched.
 
-The life of the duplicates: taken when the group is built, or when it is aborted where gloo connects lazily; kept
-through `destroy_process_group`, since a group in trouble is left by anybody at any time; let go when the next group
-with peers is built, when a group is left in order, or when the process ends.
+Duplicates are taken when the group is built, or when it is aborted if gloo connects lazily. They are kept through
+`destroy_process_group`, since the members of a group in trouble leave it at different times. They are released when the
+next group with peers is built, when a group is left in good order, or when the process ends.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _log = logging.getLogger("softrun.runtime")
 
 
 class NotedGroup:
-    """A group that torch has registered, and its connections if it has gloo."""
+    """A group that torch has registered, with its connections if it has gloo."""
 
     def __init__(self, group: Any, connections: Connections | None) -> None:
         self.group: Callable[[], Any] = weakref.ref(group)
-        self.connections = connections  # None if it has none of gloo's
+        self.connections = connections  # None if it has no gloo
 
     @property
     def is_there(self) -> bool:
@@ -54,7 +54,7 @@ class NotedGroup:
         return self.group() in registered_groups()
 
     def cut(self) -> None:
-        """Make every thread that sits in one of its collectives raise. For any thread; does not wait."""
+        """Make every thread that waits in one of its collectives raise. Any thread may call it; it does not wait."""
         if self.connections is None:
             return
         self.connections.cut(is_there=lambda: self.is_there)
@@ -62,7 +62,7 @@ class NotedGroup:
             native.start(self._read_and_cut, "softrun-abort")
 
     def _read_and_cut(self) -> None:
-        """Where gloo connects lazily, peers may have published their addresses after this one had built the group."""
+        """If gloo connects lazily, peers may have published their addresses after this rank built the group."""
         assert self.connections is not None
         with suppress(Exception):  # the store is gone
             self.connections.read()
@@ -72,13 +72,13 @@ class NotedGroup:
 _lock = threading.RLock()
 _noted: list[NotedGroup] = []
 _builds: list[Build] = []
-_left: list[Connections] = []  # of groups that were not built after all
+_left: list[Connections] = []  # of groups that were never built
 _world_is_over = False
-_parents: list[Callable[[], Any]] = []  # groups that a forked process has of its parent: not its own
+_parents: list[Callable[[], Any]] = []  # groups that a forked process has inherited, which are not its own
 
 
 def registered_groups() -> dict[Any, Any]:
-    """torch's own, with their stores, at this moment. Never imports torch: who has not imported it has no group."""
+    """torch's groups with their stores. Never imports torch: a process that has not imported it has no groups."""
     world = getattr(sys.modules.get(_C10D), "_world", None)
     parents = [group() for group in _parents]
     groups = list(getattr(world, "pg_map", {}).items())
@@ -88,8 +88,8 @@ def registered_groups() -> dict[Any, Any]:
 def track_groups() -> None:
     """Note the groups that torch has, and from now on each that is built, so that they can be aborted.
 
-    Idempotent. Never imports torch: call it again when it may have been imported. Where torch keeps these functions
-    elsewhere, groups are noted when this is called, and when they are aborted.
+    Idempotent. Never imports torch: call it again when torch may have been imported. If a release of torch keeps these
+    functions elsewhere, groups are noted only by calls of this, and when they are aborted.
     """
     c10d = sys.modules.get(_C10D)
     owners = {"split_group": getattr(c10d, "ProcessGroup", None), "_create_c10d_store": sys.modules.get(_RENDEZVOUS)}
@@ -102,12 +102,12 @@ def track_groups() -> None:
             setattr(owner, name, wrapper)
     if _unnoted():
         noted = threading.Event()
-        ask(_note_all, noted)  # the store may be gone by now, or somebody else may sit in it
+        ask(_note_all, noted)  # the store may be gone by now, or another thread may wait in it
         noted.wait(NOTE_S)
 
 
 def cut_groups() -> list[threading.Thread]:
-    """Make every thread that sits in a gloo group raise. For any thread; returns threads to join."""
+    """Make every thread that waits in a gloo group raise. Any thread may call it; returns threads to join."""
     with _lock:
         builds, noted = list(_builds), list(_noted)
     for build in builds:
@@ -119,7 +119,7 @@ def cut_groups() -> list[threading.Thread]:
 
 
 def _retire_lonely() -> None:
-    """Nobody waits in a gloo group of one, so no connection that could be cut would make its trainer raise."""
+    """Retire gloo groups of one rank: they have no connection that could be cut to make the trainer raise."""
     for group in registered_groups():
         with suppress(Exception):  # it is being destroyed
             if group.size() == 1 and gloo_devices(group):
@@ -127,7 +127,7 @@ def _retire_lonely() -> None:
 
 
 def end_world() -> None:
-    """No group is built from now on, and none that is being built gets ready: its members will not come."""
+    """From now on no group can be built, and builds under way fail: their members will not come."""
     global _world_is_over
     with _lock:
         _world_is_over = True
@@ -137,27 +137,27 @@ def end_world() -> None:
 
 
 def begin_world() -> None:
-    """Groups can be built again."""
+    """Let groups be built again."""
     global _world_is_over
     with _lock:
         _world_is_over = False
 
 
 def check_world() -> None:
-    """Raise what a lost peer raises if the world is over."""
+    """If the world is over, raise the same error as for a lost peer."""
     if _world_is_over:
         text = "the world has changed: leave its groups, and ask for the next one before you build another group"
         raise _dist_error()(text)
 
 
 def _dist_error() -> type[Exception]:
-    """What torch raises when a peer or its store is lost."""
+    """The error that torch raises when a peer or its store is lost."""
     error: type[Exception] = getattr(sys.modules.get("torch.distributed"), "DistError", ConnectionError)
     return error
 
 
 def release_connections() -> None:
-    """Keep the connections of the groups that were left open no longer: their peers notice."""
+    """Release the connections of the groups that were left, so that their peers notice."""
     with _lock:
         there = registered_groups()
         gone = [noted for noted in _noted if noted.group() not in there]
@@ -169,7 +169,7 @@ def release_connections() -> None:
 
 @atexit.register
 def _release_all_connections() -> None:
-    """This process ends: its peers notice."""
+    """Release all connections: this process ends, and its peers notice."""
     with _lock:
         there = [noted.connections for noted in _noted]
     _release([*there, *_left])
@@ -182,12 +182,12 @@ def _release(connections: Iterable[Connections | None]) -> None:
 
 
 def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
-    """_new_process_group_helper, which builds all groups except those split from another."""
+    """Wrap _new_process_group_helper, which builds all groups except those split from another."""
     signature = inspect.signature(build_group)
 
     def noting(*args: Any, **options: Any) -> Any:
         given: dict[str, Any] = {}
-        with suppress(TypeError):  # it is the callee's to raise
+        with suppress(TypeError):  # the callee raises it
             given = signature.bind(*args, **options).arguments
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
@@ -203,7 +203,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Getting the default group's store: who hosts it waits for the others."""
+    """Wrap the rendezvous that returns the default group's store: the rank that hosts it waits for the others."""
 
     def noting(url: str, *args: Any, **options: Any) -> Iterator[Any]:
         port = os.environ.get("MASTER_PORT", "") if str(url).startswith("env:") else str(urlsplit(str(url)).port or "")
@@ -217,12 +217,12 @@ def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Ite
 
 
 def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any]:
-    """_create_c10d_store: it goes on trying to reach a store that is gone for half an hour, and nothing ends that."""
+    """Wrap _create_c10d_store, which tries for half an hour to reach a store that is gone; nothing ends that."""
     signature = inspect.signature(create_store)
 
     def connecting(*args: Any, **options: Any) -> Any:
         timeout: timedelta | None = None
-        with suppress(TypeError):  # it is the callee's to raise
+        with suppress(TypeError):  # the callee raises it
             timeout = signature.bind(*args, **options).arguments.get("timeout")
         if timeout is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             return create_store(*args, **options)
@@ -233,7 +233,7 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
             given.arguments["timeout"] = min(timeout, CONNECT)
             try:
                 store = create_store(*given.args, **given.kwargs)
-            except RuntimeError:  # torch's own for a store that cannot be reached are
+            except RuntimeError:  # includes torch's errors for a store that cannot be reached
                 if time.monotonic() >= deadline:
                     raise
             else:
@@ -244,11 +244,11 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
 
 
 def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
-    """ProcessGroup.split_group, which connects to the store again. torch registers what it returns."""
+    """Wrap ProcessGroup.split_group, which connects to the store again. torch registers its result."""
 
     def noting(parent: Any, ranks: Any, *args: Any, **options: Any) -> Any:
         port, connections = None, None
-        with suppress(Exception):  # it is the callee's to raise
+        with suppress(Exception):  # the callee raises it
             name, store = options["group_name"], parent.get_group_store()
             port = getattr(underlying_store(store), "port", None)
             store = sys.modules[_C10D].PrefixStore(f"{name}/", store)
@@ -260,7 +260,7 @@ def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
-    """What all groups end with in torch 2.13, split ones too."""
+    """Wrap the registration, the last step of every build in torch 2.13, splits included."""
 
     def noting(pg: Any, *args: Any, **options: Any) -> Any:
         result = register(pg, *args, **options)
@@ -302,7 +302,7 @@ def _settle(build: Build) -> None:
 
 
 def settle_builds() -> None:
-    """Nothing is being built by this thread any more, even if a build was interrupted between two lines of ours."""
+    """End the builds of this thread, even one that was interrupted between two lines of this module."""
     with _lock:
         interrupted = [build for build in _builds if build.thread == threading.get_ident()]
     for build in interrupted:
@@ -310,10 +310,10 @@ def settle_builds() -> None:
 
 
 def _note(group: Any, store: Any, connections: Connections | None = None, *, built: bool = False) -> NotedGroup | None:
-    """What fails here must not fail the trainer: then it is tried again when the group is aborted.
+    """Note a group. An error here must not reach the trainer; it is tried again when the group is aborted.
 
-    `built`: just now, and its user waits for it. If its store is gone already, so is its world, and nothing could abort
-    it: then its user is told, as it is by a peer that is lost.
+    `built`: the group was just built, and its user waits for it. If its store is already gone, so is its world, and
+    nothing could abort the group: then the user gets an error, as from a lost peer.
     """
     try:
         devices = gloo_devices(group)
@@ -344,8 +344,8 @@ def _note(group: Any, store: Any, connections: Connections | None = None, *, bui
 
 @functools.cache
 def _rehearse() -> None:
-    """The first exception of a process that passes through torch's libraries takes 20 ms more than any later one, while
-    the tables for it are read: have one now, so that the one that follows an abort is a later one."""
+    """Raise an exception through torch's libraries: the first of a process takes 20 ms longer, while tables are read,
+    and the exception that follows an abort should not be the first."""
 
     def fail() -> None:
         with suppress(RuntimeError):
@@ -355,7 +355,7 @@ def _rehearse() -> None:
 
 
 def gloo_devices(group: Any) -> list[str]:
-    """The kinds of devices for which the group has gloo, itself or as what checks another backend's calls."""
+    """The kinds of devices for which the group has gloo, also if gloo only checks another backend's calls."""
     gloo = getattr(sys.modules[_C10D], "ProcessGroupGloo", ())
     devices = []
     if type(group) is sys.modules[_C10D].ProcessGroup:
@@ -367,7 +367,7 @@ def gloo_devices(group: Any) -> list[str]:
 
 
 def _connections_to_be(given: dict[str, Any]) -> Connections | None:
-    """Of a group that is about to be built, from the arguments of _new_process_group_helper."""
+    """The connections of a group that is about to be built, from the arguments of _new_process_group_helper."""
     try:
         c10d: Any = sys.modules[_C10D]
         store = c10d.PrefixStore(f"{given['group_name']}/", given["store"])
@@ -397,7 +397,7 @@ def _note_and_cut() -> None:
 
 
 def _begin_in_child() -> None:
-    """A forked child shares its parent's connections: they are not its own to cut, or to keep open."""
+    """A forked child shares its parent's connections, and must neither cut them nor keep them open."""
     global _lock, _world_is_over
     _lock = threading.RLock()
     _world_is_over = False

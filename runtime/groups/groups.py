@@ -1,4 +1,4 @@
-"""Torch's process groups as worlds() needs them: building the default group of a world, and leaving all groups."""
+"""torch's process groups, as worlds() uses them: building the default group of a world, and leaving all groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
 from softrun.runtime.groups.group_registry import release_connections, settle_builds, track_groups
 
-# What gloo, NCCL and torch's stores say when a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
+# Messages of gloo, NCCL and torch's stores if a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
     "gloo/transport",
     "gloo/rendezvous",
@@ -34,7 +34,7 @@ _log = logging.getLogger("softrun.runtime")
 
 
 def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
-    """Build the default group of a world. One of an earlier world that is still there is left first."""
+    """Build the default group of a world. If there is a group of an earlier world, leave that first."""
     import torch
     import torch.distributed as dist
 
@@ -50,8 +50,8 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
 def leave_groups(*, in_trouble: bool) -> None:
     """Leave all process groups of this process, whatever code built them.
 
-    In trouble they are aborted first, and no peer notices before the next group is built. Nothing is left behind, even
-    of a group whose build or destruction was interrupted at any line. Never imports torch.
+    `in_trouble`: abort them first; no peer notices before the next group is built. Nothing is left behind, even if a
+    group's build or destruction was interrupted at any line. Never imports torch.
     """
     settle_builds()
     if in_trouble:
@@ -76,7 +76,7 @@ def leave_groups(*, in_trouble: bool) -> None:
 
 
 def leave_unfinished_groups() -> None:
-    """Leave what an interrupted build, or an interrupted destruction, has left behind; a default group stays."""
+    """Remove what an interrupted build or destruction has left behind; a default group stays."""
     if not has_group():
         settle_builds()
         if not books.are_empty():
@@ -85,7 +85,7 @@ def leave_unfinished_groups() -> None:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """Whether the error, or what it came from, is what torch's groups and stores raise when a peer is lost."""
+    """Whether the error, or an error that caused it, is one that torch's groups and stores raise for a lost peer."""
     from torch.distributed import DistError
 
     return any(
@@ -96,7 +96,7 @@ def is_lost_peer(error: BaseException | None) -> bool:
 
 
 def is_lost_connection(error: BaseException | None) -> bool:
-    """As is_lost_peer; or what other libraries raise then, and for connections that no peer has to do with."""
+    """As is_lost_peer, or an error of other libraries for a lost connection, which need not be to a peer."""
     return is_lost_peer(error) or any(isinstance(each, ConnectionError) for each in _origins(error))
 
 

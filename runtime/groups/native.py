@@ -1,8 +1,8 @@
-"""Threads that call into native code, torch's for the most part, which may hold them for long.
+"""Threads that call into native code, mostly torch's, which may hold them for long.
 
-They must have come back before the interpreter ends. CPython before 3.14 ends a daemon thread that then asks for its
-lock by `pthread_exit`; C++ cannot be unwound by that, and a process whose work was done is aborted ("terminate called
-without an active exception"). So when the process ends they are recalled, waited for, and no more are started.
+They must return before the interpreter ends. CPython before 3.14 calls `pthread_exit` on a daemon thread that asks for
+the GIL after that. C++ cannot be unwound that way, so a process whose work is done aborts ("terminate called without an
+active exception"). So when the process ends, these threads are recalled and waited for, and no more are started.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import time
 from collections.abc import Callable
 
 RECALLED_S = 5.0
-"""How long an ending process waits for threads that it has recalled: for two of TCPStore's attempts to connect."""
+"""How long an ending process waits for recalled threads: as long as two of TCPStore's attempts to connect."""
 EXIT_S = 1.0
-"""How long for the others, some of which never come back."""
+"""How long it waits for the others, some of which never return."""
 
 Recall = Callable[[], object]
 
 _running: dict[threading.Thread, Recall | None] = {}
-_lock = threading.RLock()  # a signal's handler may come here, too
+_lock = threading.RLock()  # reentrant: a signal handler may come here, too
 _process_ends = False
 
 
 def start(function: Callable[[], object], name: str, recall: Recall | None = None) -> threading.Thread:
-    """Call the function in a daemon thread. `recall`, called in any thread, has it come back soon.
+    """Call the function in a daemon thread. `recall`, which any thread may call, makes it return soon.
 
-    When the process ends already, nothing is called.
+    If the process is already ending, nothing is called.
     """
 
     def run() -> None:
@@ -60,7 +60,7 @@ def _await_all() -> None:
     began = time.monotonic()
     for thread, recall in sorted(running, key=lambda one: one[1] is None):
         end = began + (EXIT_S if recall is None else RECALLED_S)
-        if thread.is_alive():  # one may have been interrupted before it was started
+        if thread.is_alive():  # its start may have been interrupted
             thread.join(max(0.0, end - time.monotonic()))
 
 

@@ -1,9 +1,9 @@
-"""This process's TCP sockets, whatever code opened them: which there are, what they connect, and duplicates of them.
+"""This process's TCP sockets, whatever code opened them: what they connect, and duplicates of them.
 
-The kernel lists descriptors, but between two looks at a descriptor another thread may have closed it and opened
-something else under its number. So a socket is known by its inode, which no two sockets have at a time, and is looked
-at through a duplicate that was checked to have it. A duplicate shares the connection: it can be shut down through it,
-and stays open as long as the duplicate does.
+The kernel lists descriptors, but between two looks at a descriptor another thread may close it and open something else
+under its number. So a socket is identified by its inode, which is unique at any time, and is examined through a
+duplicate that was checked to have that inode. A duplicate shares the connection: the connection can be shut down
+through it, and stays open as long as the duplicate does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-Address = tuple[str, int]  # IP, as short as it can be written, and port
+Address = tuple[str, int]  # the IP address in its shortest form, and the port
 
 _TCP_SYN_SENT = 2
 _SO_ATTACH_FILTER = 26
@@ -29,7 +29,7 @@ _NUMBERS_TRIED = 4096
 
 
 def is_room_for(wanted: int) -> bool:
-    """Whether this process can open that many more and leave the trainer as many again as are then open."""
+    """Whether this process can open so many more descriptors, and still has as many free as are then open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or 2 * (len(descriptors()) + wanted) <= limit
 
@@ -38,11 +38,11 @@ class Ends(NamedTuple):
     """The two addresses of a connection, this process's first."""
 
     local: Address
-    remote: Address | None  # None if it listens, or is closed
+    remote: Address | None  # None if the socket listens or is closed
 
 
 def open_sockets() -> dict[int, int]:
-    """Inodes by descriptor."""
+    """The inodes of this process's sockets, by descriptor."""
     found = {}
     for number in descriptors():
         with contextlib.suppress(OSError):  # closed since it was listed
@@ -53,12 +53,12 @@ def open_sockets() -> dict[int, int]:
 
 
 def take_connections(wanted: Callable[[Ends], bool], but: Container[int] = ()) -> dict[int, socket.socket]:
-    """Duplicates, by inode, of the TCP connections that are wanted. Those with an inode in `but` are passed over."""
+    """Take duplicates, by inode, of the TCP connections that are wanted. Those with an inode in `but` are skipped."""
     return dict(each_connection(wanted, but))
 
 
 def each_connection(wanted: Callable[[Ends], bool], but: Container[int] = ()) -> Iterator[tuple[int, socket.socket]]:
-    """As take_connections, one after the other; each is the caller's to close."""
+    """As take_connections, one after the other; the caller closes each."""
     seen: set[int] = set()
     for inode, duplicate in _duplicates(but):
         if inode not in seen and not _listens(duplicate) and wanted(ends_of(duplicate)):
@@ -87,7 +87,7 @@ def _is_open(number: int) -> bool:
 
 
 def listening_sockets(but: Container[int] = ()) -> set[Address]:
-    """Where this process listens; sockets with an inode in `but` are passed over."""
+    """The addresses where this process listens; sockets with an inode in `but` are skipped."""
     found = set()
     for _, duplicate in _duplicates(but):
         with duplicate:
@@ -112,9 +112,9 @@ _WITHOUT_RESETS = ctypes.create_string_buffer(
 
 
 def ignore_resets(connection: socket.socket) -> None:
-    """Have writing to it succeed after its peer was killed, until the kernel's buffer is full.
+    """Let writes succeed after the peer was killed, until the kernel's buffer is full.
 
-    An end of file is read as ever. Where the kernel has no such filter, nothing changes.
+    An end of file is still read. If the kernel has no such filter, nothing changes.
     """
     with contextlib.suppress(OSError):
         program = struct.pack("@HP", len(_WITHOUT_RESETS) // _INSTRUCTION.size, ctypes.addressof(_WITHOUT_RESETS))
@@ -138,13 +138,13 @@ def ends_of(sock: socket.socket) -> Ends:
 
 
 def in_short(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
-    """An IPv4 address is the same one in IPv6's clothes."""
+    """Return an address in its shortest form: an IPv4 address stays itself when written as IPv6."""
     host = name[0].partition("%")[0]
     return host.removeprefix("::ffff:") if "." in host else host, name[1]
 
 
 def _duplicates(but: Container[int]) -> Iterator[tuple[int, socket.socket]]:
-    """Of every TCP socket; they are the caller's to close."""
+    """Duplicates of every TCP socket; the caller closes them."""
     for fd, inode in open_sockets().items():
         if inode in but:
             continue
@@ -165,7 +165,7 @@ def _listens(sock: socket.socket) -> bool:
 
 
 def _remote_of(inode: int) -> Address | None:
-    """Where a socket that is not connected yet connects to, which getpeername does not tell but /proc/net does."""
+    """The address that a socket is connecting to: /proc/net tells before getpeername does."""
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/net", table).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Restarting a function in its process: the callbacks around it. After NVIDIA's guide to in-process restart.
+"""Restarting a function in its process, and the callbacks around it; from NVIDIA's guide to in-process restart.
 
 | family         | called                                                 | may                                       |
 |----------------|--------------------------------------------------------|-------------------------------------------|
@@ -10,8 +10,8 @@
 | Completion     | when the function has returned                         | report                                    |
 | Terminate      | when the wrapper ends by an exception                  | report                                    |
 
-Each is called with a `State`, a RankAssignment with the table of all ranks, and returns what the next one of a
-`Compose` must be given, or nothing. A plain function will do for any of them.
+Each is called with a `State`, or a RankAssignment with the table of all ranks. It returns the argument for the next
+callback of a `Compose`, or None to pass its own argument on. A plain function will do for any of them.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
       │                                             │ a fault elsewhere: interrupted        │
       └── the next world ◀── HealthCheck ◀── Finalize ◀── groups are left ◀── Abort ◀───────┘
 
-The agents are the other half: they know of exceptions, deaths and hangs on any rank, and form the next world. What
-happens elsewhere reaches this process as an event; a thread then aborts and interrupts the main thread. So nothing is
-polled, no rank is special, and a lost rank is replaced as under any other softrun job.
+The agents do the other half: they learn of exceptions, deaths and hangs on any rank, and form the next world. A fault
+elsewhere reaches this process as an event; a thread then aborts the groups and interrupts the main thread. So nothing
+is polled, no rank is special, and a lost rank is replaced as in any other softrun job.
 
-Calls may be nested. A fault while all ranks are inside the inner one restarts that; whenever the members of the world
+Calls may be nested. A fault while all ranks are in the inner call restarts the inner call. If the members of the world
 change, the outermost restarts, since newcomers begin there.
 """
 
@@ -49,8 +49,8 @@ from softrun.runtime.worker import (
 )
 from softrun.runtime.worlds import World, WorldChanged
 
-MEMBERS_WAIT = timedelta(minutes=10)  # for other members, where none of these can be active
-TEXT_CHARACTERS = 4000  # of a traceback that every rank is told
+MEMBERS_WAIT = timedelta(minutes=10)  # for other members, if none of the present ones can be active
+TEXT_CHARACTERS = 4000  # of a traceback that is sent to every rank
 
 Callback = Callable[[State], Any]
 
@@ -59,7 +59,7 @@ _log = logging.getLogger("softrun.runtime.inprocess")
 
 @dataclass(frozen=True)
 class Options:
-    """What a Wrapper was made with, and checked."""
+    """A Wrapper's arguments, checked."""
 
     initialize: Callback | None
     abort: Callback | None
@@ -74,34 +74,34 @@ class Options:
 
 
 class RankDiscarded(RestartAbort):
-    """The rank assignment has no use for this rank: its process ends, and its node is without it."""
+    """The rank assignment has discarded this rank: its process ends, and its node goes on without it."""
 
 
 class CallWrapper:
-    """What the wrapped function may ask for by annotation: `def train(config, call: CallWrapper)`."""
+    """A handle on the call, for a wrapped function that asks for it: `def train(config, call: CallWrapper)`."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     @property
     def iteration(self) -> int:
-        """0 for the first call of the function in this process."""
+        """How often the function was called before in this process: 0 at first."""
         return self._call.iteration
 
     @property
     def state(self) -> State:
-        """What this rank knows of the call; see `State`."""
+        """This rank's view of the call; see `State`."""
         if self._call.state is None:
             raise AssertionError("a function was called without a state")
         return self._call.state
 
     def ping(self) -> None:
-        """Say that training gets on. From the first ping of an iteration on, the timeouts want one as often."""
+        """Show that training makes progress. After the first ping of an iteration, others must follow in time."""
         ping()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """A block that no restart begins in, such as writing a checkpoint; it is not entered once one has begun."""
+        """Let no restart begin in a block, such as writing a checkpoint. It is not entered once a restart has begun."""
         with self._call.session.interrupt.atomic():
             yield
 
@@ -127,7 +127,7 @@ class Call:
         self.session: Session
         self.depth = 0
         self._aborted = False  # in this iteration
-        self._name = ""  # by which the ranks meet for this call
+        self._name = ""  # the name under which the ranks meet for this call
         self._world_store: WorldStore
         self._place: Place | None = None
         self._initial: tuple[int, int] | None = None
@@ -152,7 +152,7 @@ class Call:
             with session.interrupt:
                 self._watch(session)
                 result = self._iterate(session)
-                end_call()  # one that leaves by an exception, SystemExit too, leaves a gap at its peers
+                end_call()  # not if it leaves by an exception, even SystemExit: its peers miss it
                 return result
         finally:
             Session.current = None
@@ -160,7 +160,7 @@ class Call:
             watch(ProgressLimits())
 
     def _watch(self, session: Session) -> None:
-        """Have this call's limits hold from now on."""
+        """Let this call's limits apply from now on."""
         watch(self.options.limits)
         session.interrupt.patience_s = self.options.limits.soft or PATIENCE_S
 
@@ -169,7 +169,7 @@ class Call:
         self._watch(session)
         try:
             result = self._iterate(session)
-            begun_with = session.event.sequence  # the outer call goes on in the world that this one came to
+            begun_with = session.event.sequence  # the outer call goes on in the world that this call has reached
         finally:
             outer._watch(session)
             outer.set_ranks()
@@ -196,7 +196,7 @@ class Call:
                 if event.fault is not None:
                     _log.warning("worker %d restarts after a %s", rank, event.fault.text)
                 elif event.change_event is None and isinstance(self._error, Exception):
-                    # All peers are there: what looked like the loss of one was none.
+                    # All peers are there: no peer was lost.
                     _log.warning("worker %d restarts after an exception of its own", rank, exc_info=self._error)
         except _EndsError as end:
             self._terminate(end.error)
@@ -243,7 +243,7 @@ class Call:
         return result
 
     def _wait_in_reserve(self, state: State) -> None:
-        """Until the active ranks are through. If there are none, only a world of other members can have some."""
+        """Wait until the active ranks have completed the call. If there are none, only another world can have some."""
         try:
             self._world_store.await_barrier(f"{self._name}/end", None if state.active_world_size else MEMBERS_WAIT)
         except TimeoutError:
@@ -255,7 +255,7 @@ class Call:
             ) from None
 
     def _place_among_callers(self, info: WorkerInfo) -> WorkerInfo:
-        """Among those that make this call: in an outer one its active ranks, by the numbers that it gave them."""
+        """This rank's place among those that make this call: inside an outer call, that call's active ranks."""
         if self.depth == 1:
             return info
         outer = self.session.calls[self.depth - 2]._known_state
@@ -267,7 +267,7 @@ class Call:
             try:
                 seat, seats = take_seat(self.options.rank_assignment, self._world_store, self._name, info, self._place)
             except AssignmentError as error:
-                raise _EndsError(error) from None  # the same ranks would be assigned in the same way
+                raise _EndsError(error) from None  # the same ranks would get the same assignment
             if seat.discarded:
                 leave_call()
                 raise RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
@@ -291,13 +291,13 @@ class Call:
         return _WrappedWorld(event.model_copy(update={"worker_info": info}))
 
     def set_ranks(self) -> None:
-        """Set RANK and WORLD_SIZE to what this call's function is to see."""
+        """Set RANK and WORLD_SIZE for this call's function."""
         if _agents_are_there() and self.state is not None:
             os.environ.update(RANK=str(self.state.rank), WORLD_SIZE=str(self.state.active_world_size))
 
     @property
     def has_reserves(self) -> bool:
-        """Whether some ranks are not active, and wait in case others are lost."""
+        """Whether some ranks are not active and wait in reserve."""
         return self.state is not None and self.state.active_world_size < self.state.world_size
 
     def _given(self, world: World) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class Call:
         return {name: values[kind] for name, kind in self.wanted.items()}
 
     def _fault(self, error: Exception) -> None:
-        """An exception: of this rank's own, unless a peer's loss is felt here first."""
+        """Report an exception as this rank's fault, unless a lost peer has caused it."""
         self._error = error
         if not _agents_are_there():
             raise error
@@ -324,8 +324,8 @@ class Call:
 
     def _clean_up(self) -> None:
         self.session.interrupt.abort(self.abort)
-        # They hold the model and its memory. It goes before its groups: torch may hang if a DistributedDataParallel
-        # is the last to hold a gloo group.
+        # Frames hold the model and its memory. The model must go before its groups: torch may hang if a
+        # DistributedDataParallel is the last to hold a gloo group.
         _clear_frames(self._error)
         leave_groups(in_trouble=True)
         if self.state is not None:
@@ -354,14 +354,14 @@ class Call:
         return self.state
 
     def abort(self) -> None:
-        """Once in an iteration, in a thread: while the function still runs, unless it has ended first."""
+        """Abort, once in an iteration, in a thread; mostly while the function still runs."""
         if self.state is not None and not self._aborted:
             self._aborted = True
             abort_all(self.state, self.options.abort)
 
 
 class _EndsError(BaseException):
-    """What ends the wrapper although it is an Exception."""
+    """Carries an Exception that ends the wrapper instead of restarting it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -369,11 +369,11 @@ class _EndsError(BaseException):
 
 
 class _WrappedWorld(World):
-    """In a wrapper the world of one iteration: what ends it ends the function."""
+    """The world of one iteration in a wrapper: its end ends the function."""
 
     @contextmanager
     def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
-        """Be in a default process group of this world, for the block."""
+        """Build a default process group of this world for the block."""
         try:
             build_group(self.info, backend, timeout)
             yield
@@ -383,7 +383,7 @@ class _WrappedWorld(World):
         leave_groups(in_trouble=False)
 
     def check(self, step: int | None = None) -> None:
-        """Write the step to the step log. What has changed is raised anyway."""
+        """Write the step to the step log. A change of the world raises without this."""
         try:
             super().check(step)
         except WorldChanged as change:
@@ -391,7 +391,7 @@ class _WrappedWorld(World):
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Those of the exceptions that led to it, too."""
+    """Clear the frames of the error and of the errors that caused it."""
     seen: set[int] = set()
     errors = [error]
     while errors:
@@ -403,5 +403,5 @@ def _clear_frames(error: BaseException | None) -> None:
 
 
 def _agents_are_there() -> bool:
-    """Not under torchrun, whose agents form one world."""
+    """Whether softrun's agents run this worker: torchrun's form only one world."""
     return ENVIRONMENT_VARIABLE in os.environ

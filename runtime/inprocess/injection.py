@@ -1,4 +1,4 @@
-"""What the wrapped function may ask for by the annotation of a parameter."""
+"""Arguments that the wrapped function asks for by annotating a parameter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Injection:
-    """The parameters of a function that are annotated with one of these types, or with one of them or None."""
+    """The parameters of a function that are annotated with one of these types, or with `Type | None`."""
 
     def __init__(self, function: Callable[..., Any], types: tuple[type, ...]) -> None:
         self._signature = _signature(function)
@@ -19,7 +19,7 @@ class Injection:
                 self._kinds[name] = kind
 
     def wanted(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, type]:
-        """What is to be given to a call beside these arguments. Raises TypeError if the call could not be made."""
+        """The parameters to fill in besides these arguments. Raises TypeError if the call cannot be made."""
         if self._signature is None:
             return {}
         given = self._signature.bind_partial(*args, **named).arguments
@@ -31,11 +31,11 @@ class Injection:
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # an annotation that cannot be evaluated is somebody else's matter
+    except Exception:  # an annotation that cannot be evaluated is not ours
         try:
             return inspect.signature(function)
         except (TypeError, ValueError):
-            return None  # as of some functions in C
+            return None  # some functions in C have no signature
 
 
 def _kind(annotation: Any, types: tuple[type, ...]) -> type | None:

@@ -1,7 +1,7 @@
-"""Telling a system around the job what the in-process restarter is doing, so that the two do not act at once.
+"""Log lines that tell a system around the job what the in-process restarter is doing, so that only one of them acts.
 
-Each callback logs one line, at level INFO, to the logger `softrun.runtime.nested`; give that logger, or one above it, a
-handler that takes it where you read your logs:
+Each callback logs one line at level INFO to the logger `softrun.runtime.nested`. Give that logger, or one above it, a
+handler that writes to where you read your logs:
 
     [NestedRestarter] name=[InProcess] state=handling_start rank=0 active_rank=0 world_size=8 iteration=2 round=3
 
@@ -29,11 +29,11 @@ from softrun.runtime.inprocess.callables.state import State
 from softrun.runtime.inprocess.callables.termination import Terminate
 
 _log = logging.getLogger("softrun.runtime.nested")
-_log.setLevel(logging.INFO)  # the lines are for a program: whatever level people want to read, they must come
+_log.setLevel(logging.INFO)  # the lines are for a program, which needs them whatever level people read
 
 
 class Phase(Enum):
-    """The words of the line's `state`."""
+    """The values of `state` in the line."""
 
     INITIALIZE = "initialize"
     HANDLING_START = "handling_start"

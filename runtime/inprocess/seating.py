@@ -1,4 +1,4 @@
-"""Who is which in an iteration: every rank hands in its seat, the first settles the table, and all read it.
+"""The ranks of an iteration: every process hands in its seat, the first settles the table, and all read it.
 
 So an assignment is a plain function of the whole table, and it costs each rank two messages.
 """
@@ -18,12 +18,12 @@ Assignment = Callable[[Seats], Seats | None]
 
 
 class AssignmentError(ValueError):
-    """The rank assignment has raised, or what it returned cannot be used: on every rank, with the same text."""
+    """The rank assignment has raised, or its result cannot be used. Every rank raises this, with the same text."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank remembers of the iteration before."""
+    """A rank's place in the last iteration."""
 
     round: int
     rank: int
@@ -34,7 +34,7 @@ class Place:
 def take_seat(
     assignment: Assignment, world_store: WorldStore, name: str, info: WorkerInfo, before: Place | None
 ) -> tuple[Seat, Seats]:
-    """This rank's seat, and all that have one. Raises AssignmentError where the assignment cannot be used."""
+    """This rank's seat, and all seats. Raises AssignmentError if the assignment cannot be used."""
     claim = {"node": info.group_rank, "local_rank": info.local_rank, "hostname": socket.gethostname()}
     world_store.set(f"{name}/claim/{info.rank}", json.dumps(claim | {"before": before and asdict(before)}).encode())
     if info.rank == 0:
@@ -49,7 +49,7 @@ def take_seat(
 
 
 def _settled(assignment: Assignment, claims: list[dict[str, object]]) -> bytes:
-    """The table as JSON: the rank in the world, and its seat; or the text of what is wrong."""
+    """The table as JSON: each rank in the world with its seat, or the text of an error."""
     places = [Place(**claim.pop("before")) if claim["before"] else None for claim in claims]  # type: ignore[arg-type]
     last = max((place.round for place in places if place is not None), default=None)
     survivors = {rank: place for rank, place in enumerate(places) if place is not None and place.round == last}
@@ -70,7 +70,7 @@ def _settled(assignment: Assignment, claims: list[dict[str, object]]) -> bytes:
         seats[rank] = Seat(rank=taken, newcomer=newcomer, initial_rank=initial, **claim)  # type: ignore[arg-type]
     try:
         settled = settle(assignment, tuple(seats.values()))
-    except Exception as error:  # whatever the user's assignment raises: it befalls all ranks
+    except Exception as error:  # whatever the user's assignment raises, all ranks raise it
         return json.dumps(f"{type(error).__name__}: {error}").encode()
     who = {_process(seat): rank for rank, seat in seats.items()}
     return json.dumps([(who[_process(seat)], asdict(seat)) for seat in settled]).encode()

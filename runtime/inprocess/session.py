@@ -1,4 +1,4 @@
-"""What the nested calls of wrapped functions in a process have in common, from the outermost's begin to its end."""
+"""What nested calls of wrapped functions in a process share, while the outermost call lasts."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 10.0
-"""For the clean-up of an interrupted function whose wrapper has no soft_timeout."""
+"""The time for the clean-up of an interrupted function whose wrapper has no soft_timeout, in seconds."""
 
 
 class Session:
-    """`current` is this process's, while it calls a wrapped function; `event` is what it was told last."""
+    """`current` is this process's session, while it calls a wrapped function; `event` is the last that it was told."""
 
     current: ClassVar[Session | None] = None
     _numbered: ClassVar[int] = -1  # the newest world that calls of this process were in
-    _numbers: ClassVar[Counter[int]] = Counter()  # by depth, of the calls that began in that world
+    _numbers: ClassVar[Counter[int]] = Counter()  # how many calls began in that world, by depth
 
     def __init__(self, event: WorkerEvent) -> None:
         self.interrupt = Interrupt(PATIENCE_S, withhold_progress)
         self.calls: list[Call] = []
-        self.event = event  # of the newest world that a call was told of
+        self.event = event  # the event of the newest world that a call was told of
         self.entered = -1  # the newest world that a call has worked in
 
     def next_event(self) -> WorkerEvent:
-        """Of a world in which nobody has worked yet."""
+        """Wait for the event of a world in which no call has worked yet."""
         if self.event.round <= self.entered:
             self.event = wait_for_world(self.entered)
         return self.event
 
     def begin(self, call: Call) -> int:
-        """The depth of this call, which is now the innermost."""
+        """Make this call the innermost; returns its depth, counted from 1."""
         self.calls.append(call)
         depth = len(self.calls)
         self._numbers[depth] += 1
         return depth
 
     def enter(self, world: WorkerEvent, depth: int) -> str:
-        """The name by which the ranks meet for the call of this depth."""
+        """The call of this depth enters a world; returns the name under which the ranks meet for it."""
         self.entered = world.round
         if self.entered > self._numbered:
             # Newcomers count from here as well.
@@ -61,16 +61,16 @@ class Session:
 
     @property
     def shared_depth(self) -> int:
-        """Of the innermost call that all ranks are in: the reserves of one are not in those inside it."""
+        """The depth of the innermost call that all ranks are in: a call's reserves are not in the calls inside it."""
         return next((call.depth for call in self.calls if call.has_reserves), len(self.calls))
 
     def observe(self, event: WorkerEvent) -> None:
-        """In the watcher's thread, which must not wait for an atomic block."""
+        """Take in an event, in the watcher's thread, which must not wait for an atomic block."""
         if event.sequence > self.event.sequence:
             request = functools.partial(self.interrupt.request, event.sequence, self.abort)
             threading.Thread(target=request, name="softrun-restart", daemon=True).start()
 
     def abort(self) -> None:
-        """Get the innermost call out of what it waits in."""
+        """Get the innermost call out of whatever it waits for."""
         for call in self.calls[-1:]:
             call.abort()

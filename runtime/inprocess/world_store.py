@@ -1,7 +1,7 @@
-"""Where the ranks of one world meet: the store that its agents opened for it, which ends with the world.
+"""The store through which the ranks of one world meet: an agent hosts it, and it ends with the world.
 
-The main thread never sits in the store: another thread does, and the main thread waits for that one in short pieces, so
-that it can be interrupted and goes on to show that it is alive.
+The main thread never waits in the store itself. Another thread does, and the main thread waits for that one in short
+pieces, so it can be interrupted and still shows progress.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Result = TypeVar("Result")
 _FOREVER = timedelta(days=365)
 _ANSWER = timedelta(minutes=5)  # as torch has it
 _ATTEMPT = timedelta(seconds=2)
-_PASSED, _GIVEN_UP = b"passed", b"given up"  # what becomes of a barrier
+_PASSED, _GIVEN_UP = b"passed", b"given up"  # the outcomes of a barrier
 
 
 class WorldStore:
-    """The keys of one world. It connects when it is first used, and again after a call that was broken off."""
+    """The keys of one world. It connects on first use, and again after a call that was interrupted."""
 
     def __init__(self, info: WorkerInfo) -> None:
         self._info = info
         self._connection = _Connection(info)
 
     def barrier(self, name: str, count: int, timeout: timedelta | None = None) -> None:
-        """Wait until `count` ranks are here. Raises TimeoutError, and ConnectionError where the world has ended.
+        """Wait until `count` ranks are here. Raises TimeoutError, or ConnectionError if the world has ended.
 
         If it raises TimeoutError on one rank, it does on all: no rank passes it after that.
         """
@@ -50,7 +50,7 @@ class WorldStore:
                 raise
 
     def await_barrier(self, name: str, timeout: timedelta | None = None) -> None:
-        """Wait until the others have passed it."""
+        """Wait until the others have passed a barrier."""
         if self.wait_for(f"{name}/outcome", timeout) != _PASSED:
             raise TimeoutError("this rank arrived after another had stopped waiting for it")
 
@@ -68,7 +68,7 @@ class WorldStore:
         self._do(lambda store: store.set(key, value))
 
     def gather(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of all of these, once they are there."""
+        """The values of all these keys, once they all have one."""
 
         def get(store: Any) -> list[bytes]:
             for key in keys:
@@ -78,7 +78,7 @@ class WorldStore:
         return self._do(get)
 
     def _do(self, act: Callable[[Any], Result], timeout: timedelta | None = None) -> Result:
-        """In a thread that is recalled when this is left in another way."""
+        """Act in a thread, which is recalled if this is interrupted."""
         connection = self._connection
         done = threading.Event()
         outcome: list[Result | Exception] = []
@@ -109,7 +109,7 @@ class _Connection:
         self._ended = False
 
     def store(self) -> Any:
-        """For one thread at a time."""
+        """The store, connected if need be. Only one thread at a time may call it."""
         if self._store is None:
             self._store = self._connect()
         if self._ended:
@@ -117,13 +117,13 @@ class _Connection:
         return self._store
 
     def end(self) -> None:
-        """Make a thread that waits in the store raise, at once or when it fails to connect. For any thread."""
+        """Make a thread that waits in the store raise, at once or when it fails to connect. Any thread may call it."""
         self._ended = True
         if self._store is not None:
             disconnect(self._store)
 
     def _connect(self) -> Any:
-        """In attempts that end: torch calls for a store that has gone with its world as long as it is told to."""
+        """Connect in short attempts: torch would try to reach a store that is gone until the timeout."""
         import torch.distributed as dist
 
         give_up_at = time.monotonic() + _ANSWER.total_seconds()
@@ -146,7 +146,7 @@ class _Connection:
 
 
 def _decide(store: Any, name: str, outcome: bytes) -> bytes:
-    """The outcome of a barrier, which the first to write it decides."""
+    """Decide a barrier's outcome: the first rank to write it does. Returns it."""
     return bytes(store.compare_set(f"{name}/outcome", "", outcome.decode()))
 
 

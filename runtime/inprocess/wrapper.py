@@ -1,4 +1,4 @@
-"""The wrapper: a training function that is called again, in its process, on every healthy rank, after any fault."""
+"""The wrapper: after any fault it calls a training function again, in its process, on every healthy rank."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from softrun.runtime.worlds import World
 
 
 class Wrapper:
-    """A decorator, or a function of a function: `Wrapper(initialize=RetryController(5))(train)(config)`.
+    """A decorator, or a call: `Wrapper(initialize=RetryController(5))(train)(config)`.
 
-    The function is called again with the same arguments. What it may ask for by the annotation of a parameter is given
-    to it: a `CallWrapper`, the `State`, the `World`. It builds its own process group, by `env://` (`RANK` and the like
-    are set), by `world.info.get_pg_parameters()` or by `with world.process_group()`, and must let RestartRequest pass.
+    The function is called again with the same arguments. A parameter annotated with `CallWrapper`, `State` or `World`
+    is filled in. The function builds its own process group, with `env://` (`RANK` and the like are set), with
+    `world.info.get_pg_parameters()` or in `with world.process_group()`, and must let RestartRequest pass.
 
     All ranks meet before each iteration and before the wrapper returns. Each callback takes the State; see
-    softrun.runtime.inprocess for what the families are called for. `abort` runs once in an iteration that fails, on
-    every rank, in a thread: while the function still sits in a call, or when it has raised itself. Faults
-    of others within `last_call_wait` are part of one restart.
-    Without progress for `soft_timeout` all ranks are restarted; a rank that then does not come is left out, and ended
-    once it has made none for `hard_timeout`: SIGTERM, and SIGKILL after `termination_grace_time`. A rank that waits for
-    others to complete waits for `completion_timeout`. `enabled=False` leaves the function as it is.
+    softrun.runtime.inprocess for when each family is called. `abort` runs once in a failed iteration, on every rank, in
+    a thread: while the function still waits in a call, or after it has raised. Faults of other ranks within
+    `last_call_wait` are part of the same restart.
+    If a rank makes no progress for `soft_timeout`, all ranks are restarted. If it does not take part, the others go on
+    without it, and after `hard_timeout` without progress it is ended: SIGTERM, and SIGKILL after
+    `termination_grace_time`. A rank that has completed waits for the others for `completion_timeout`. `enabled=False`
+    leaves the function unchanged.
 
     Under torchrun, which never forms a second world, the function is called once and its exception is raised.
     """

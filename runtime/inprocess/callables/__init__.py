@@ -1,1 +1,1 @@
-"""What a user gives to the wrapper, and the state that it is called with."""
+"""The callbacks that a user gives to the wrapper, and the state that they are called with."""

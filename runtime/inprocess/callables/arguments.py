@@ -1,4 +1,4 @@
-"""Arguments of callbacks, checked when they are given: an error there names the line that has to be changed."""
+"""Checks for arguments of callbacks, at once, so that the traceback shows the line to change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from datetime import timedelta
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """`name` is the argument with its owner, like "RetryController: max_iterations"."""
+    """Raises TypeError or ValueError unless `value` is an integer of at least `least`. `name` is the argument with its
+    owner, like "RetryController: max_iterations"."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {shown(value)}; pass a whole number, {least} or more")
     if value < least:
@@ -35,6 +36,6 @@ def check_instance(name: str, value: object, types: tuple[type, ...], wanted: st
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: on one line, at most 80 characters, with its type."""
+    """A value as errors show it: with its type, on one line, at most 80 characters."""
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 80 else text[:79] + '…'} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""Waiting for a call that may never end."""
+"""Calling what may never end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from softrun.runtime.groups import native
 
 
 def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> bool:
-    """Call it in a daemon thread called `name`, raise what it raises, and return whether it ended within the timeout.
+    """Call `fn` in a daemon thread named `name`. Returns whether it ended within the timeout; raises what it raises.
 
-    A call that did not end is left alone: it holds its thread until the process ends, and does not keep the process.
+    A call that does not end is abandoned: it keeps its thread until the process ends, but not the process.
     """
     raised: list[BaseException] = []
 

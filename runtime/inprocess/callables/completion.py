@@ -1,4 +1,4 @@
-"""What is done when the function has returned."""
+"""Callbacks for when the function has returned."""
 
 from __future__ import annotations
 

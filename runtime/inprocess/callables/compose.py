@@ -1,8 +1,8 @@
 """Several callbacks as one.
 
-A Compose belongs to the family of its members, so it can stand in for any of them: a Compose of
-RankAssignments is a RankAssignment. A family is a class of callbacks that derives from ABC and nothing else, so that a
-new family needs no entry anywhere.
+A Compose belongs to the family of its members and can stand in for any of them: a Compose of RankAssignments is a
+RankAssignment. A family is a class of callbacks that derives from ABC and nothing else, so a new family needs no entry
+anywhere.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Callback = Callable[[Any], Any]
 
 class Compose:
     """The guide: "The composition order follows mathematical composition. Therefore, the last listed function is called
-    first." Each result is passed on to the next; a callback that returns None passes its argument on unchanged.
+    first." Each result is passed to the next callback; a callback that returns None passes its argument on.
 
-    The members are of one family, or plain functions.
+    The members must be of one family, or plain functions.
     """
 
     callbacks: tuple[Callback, ...]
@@ -50,11 +50,11 @@ class Compose:
         return f"Compose({', '.join(map(name_of, self.callbacks))})"
 
     def __reduce__(self) -> tuple[type[Compose], tuple[Callback, ...]]:
-        return Compose, self.callbacks  # the class of this very instance cannot be imported
+        return Compose, self.callbacks  # the class of this instance cannot be imported
 
 
 def name_of(callback: Callback) -> str:
-    """How messages call it."""
+    """The name of a callback in messages."""
     is_function = isinstance(callback, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
     return callback.__qualname__ if is_function else " ".join(repr(callback).split())
 

@@ -1,4 +1,4 @@
-"""What is done after a fault, once the process groups are gone and before the health check."""
+"""Callbacks for after a fault, once the process groups are gone and before the health check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softrun.runtime.inprocess.callables.state import State
 
 
 class Finalize(ABC):
-    """Brings the process into a state in which the function can be called again.
+    """Cleans up, so that the function can be called again.
 
     The guide: "Any failure during the execution of Finalize should raise an exception"; it ends this rank's process.
     """
@@ -27,7 +27,7 @@ class Finalize(ABC):
 
 @dataclass(frozen=True)
 class ThreadedFinalize(Finalize):
-    """Calls `fn(*args, **kwargs)` in a thread, and raises what it raises, or TimeoutError if it takes longer."""
+    """Calls `fn(*args, **kwargs)` in a thread and raises what it raises, or TimeoutError after `timeout`."""
 
     timeout: timedelta
     fn: Callable[..., object]

@@ -1,4 +1,4 @@
-"""Whether this rank can take part in the next iteration."""
+"""Callbacks that decide whether this rank can take part in the next iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HealthCheckError(Exception):
 
 class HealthCheck(ABC):
     """The guide: "The execution should be local to the calling rank, other ranks may have already been terminated, lost
-    or still executing the wrapped function." What is raised here ends this rank's process.
+    or still executing the wrapped function." Any exception ends this rank's process.
     """
 
     @abstractmethod
@@ -31,7 +31,7 @@ class CudaHealthCheck(HealthCheck):
     """Waits until the current device has done all its work, and so finds a hung GPU and a corrupted context.
 
     Call it in the thread that chose the device. It does nothing if this process has not used CUDA: making a context
-    takes seconds and memory, and the device that it would be made on need not be this rank's.
+    takes seconds and memory, and might happen on another rank's device.
     """
 
     timeout: timedelta = timedelta(seconds=30)
@@ -44,9 +44,9 @@ class CudaHealthCheck(HealthCheck):
         if cuda is None or not cuda.is_initialized():
             return state
         try:
-            # The current device is each thread's own, so the thread that waits must be told.
+            # Each thread has its own current device, so the waiting thread must be told.
             wait = partial(cuda.synchronize, cuda.current_device())
-            # Twice: a corrupted context may report only at the call after the one that found it.
+            # Twice: a corrupted context may report an error only on the second call.
             ended = all(call_bounded(wait, self.timeout, "softrun-cuda-health-check") for _ in range(2))
         except Exception as error:
             summary = str(error).strip().split("\n")[0]
@@ -61,7 +61,7 @@ class CudaHealthCheck(HealthCheck):
 
 @dataclass(eq=False)
 class FaultCounter(HealthCheck):
-    """Ends a rank on which the function has raised more often than that; faults of other ranks do not count."""
+    """Ends a rank once the function has raised there more often than allowed; faults of other ranks do not count."""
 
     max_rank_faults: int
     faults: int = field(default=0, init=False)
@@ -80,9 +80,9 @@ class FaultCounter(HealthCheck):
         return state
 
     def _is_new(self, error: Exception) -> bool:
-        """A check runs after a fault and again before the next iteration, both times with the same exception.
+        """Whether this exception was not counted before: the check runs after a fault and before the next iteration.
 
-        The exception is marked: keeping it here would keep its traceback, and with that the memory of the iteration.
+        The exception is marked. Keeping it here would keep its traceback, and so the memory of the iteration.
         """
         counters: list[FaultCounter] = vars(error).setdefault("_softrun_counters", [])
         if self in counters:

@@ -1,4 +1,4 @@
-"""What is done at the start of every iteration, the first one included."""
+"""Callbacks for the start of every iteration, including the first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from softrun.runtime.inprocess.callables.state import State
 
 
 class RestartAbort(BaseException):
-    """No further iteration: it ends the wrapper on this rank. Not an Exception, which would lead to another restart."""
+    """Raise it to end the wrapper on this rank. It is not an Exception, which would cause another restart."""
 
 
 class Initialize(ABC):
-    """An Exception that is raised here leads to another restart; a BaseException ends the wrapper."""
+    """Prepares an iteration. An Exception leads to another restart; a BaseException ends the wrapper."""
 
     @abstractmethod
     def __call__(self, state: State) -> State | None: ...
@@ -22,7 +22,7 @@ class Initialize(ABC):
 
 @dataclass(frozen=True)
 class RetryController(Initialize):
-    """Ends the job after that many iterations (None: never), or if too few ranks, or too few active ones, are left."""
+    """Ends the job after `max_iterations` (None: never), or if too few ranks or active ranks are left."""
 
     max_iterations: int | None = None
     min_world_size: int = 1

@@ -1,10 +1,10 @@
-"""Who is which in the next iteration, who of them is active, and who leaves.
+"""The ranks of the next iteration: their numbers, which of them are active, and which leave.
 
-An assignment is a pure function of the whole table of ranks: it runs on one rank for all, so it needs no communication,
+An assignment is a pure function of the whole table of ranks. It runs on one rank for all, so it needs no communication,
 and it must not ask its own process for anything (`seat.hostname`, not `socket.gethostname()`).
 
-`settle` runs an assignment and says what is wrong with its result. Every rank comes in active, last iteration's
-reserves too, so that they take the places of who was lost; filters then take away.
+`settle` runs an assignment and checks its result. Every rank begins as active, even the last iteration's reserves, so
+that they can take the places of lost ranks; filters then take some away.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from softrun.runtime.inprocess.callables.compose import name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """One process and its place."""
+    """One process, and its place in an iteration."""
 
     rank: int
-    """Before: survivors have the rank of the iteration before, with gaps where ranks were lost; newcomers have been
-    given lost ranks first, then numbers above. After: what this rank gets; meaningless if it is discarded."""
+    """Before the assignment: survivors have their last rank, with gaps for lost ranks; newcomers have been given lost
+    ranks first, then numbers above. After it: this rank's number; meaningless if it is discarded."""
     newcomer: bool
-    """Its process was not in the iteration before: it has no state."""
+    """Its process was not in the last iteration, so it has no state."""
     active: bool = True
-    """False: a reserve, waits idle and warm."""
+    """False: it is a reserve, which waits idle and warm."""
     discarded: bool = False
-    """Shall leave the job."""
+    """It must leave the job."""
     initial_rank: int
     node: int
     """The rank of its node."""
@@ -42,7 +42,7 @@ Seats = tuple[Seat, ...]
 
 
 class RankAssignment(ABC):
-    """Discarded seats stay in the tuple; the order of the tuple has no meaning."""
+    """Returns the table with its changes. Discarded seats stay in the tuple, whose order has no meaning."""
 
     @abstractmethod
     def __call__(self, seats: Seats) -> Seats: ...
@@ -54,7 +54,7 @@ RankFilter = RankAssignment
 
 @dataclass(frozen=True)
 class ActivateAllRanks(RankAssignment):
-    """No reserves."""
+    """Makes every rank active."""
 
     def __call__(self, seats: Seats) -> Seats:
         return tuple(replace(seat, active=not seat.discarded) for seat in seats)
@@ -62,7 +62,7 @@ class ActivateAllRanks(RankAssignment):
 
 @dataclass(frozen=True)
 class ShiftRanks(RankAssignment):
-    """Closes the gaps: survivors first, in their order, newcomers after them, so that rank 0 is a survivor's.
+    """Closes the gaps: survivors first, in their order, then newcomers, so that rank 0 is a survivor.
 
     0 . 2 3 . . 6 7  ->  0 2 3 6 7
     """
@@ -73,12 +73,12 @@ class ShiftRanks(RankAssignment):
 
 @dataclass(frozen=True)
 class FillGaps(RankAssignment):
-    """Moves as few as possible: survivors whose rank is below the new world size keep it; the others fill the gaps in
-    order, survivors before newcomers.
+    """Moves as few ranks as possible: survivors whose rank is below the new world size keep it; the others fill the
+    gaps in order, survivors before newcomers.
 
     0 . 2 3 . . 6 7  ->  0 6 2 3 7
 
-    Where rank 0 was lost and no survivor has to move, the lowest one does, so that rank 0 is a survivor's.
+    If rank 0 was lost and no survivor has to move, the lowest one does, so that rank 0 is a survivor.
     """
 
     def __call__(self, seats: Seats) -> Seats:
@@ -93,10 +93,10 @@ class FillGaps(RankAssignment):
 
 @dataclass(frozen=True)
 class FilterCountGroupedByKey(RankAssignment):
-    """Discards each group of ranks, whole, for whose size `condition(size)` is false.
+    """Discards every group of ranks for whose size `condition(size)` is false.
 
-    The key is the name of a Seat's attribute or a function of a Seat. Newcomers count as well: a rank that was replaced
-    is healthy. List ShiftRanks or FillGaps before it in a Compose, to close the gaps that it makes.
+    The key is the name of a Seat's attribute, or a function of a Seat. Newcomers count as well: a replaced rank is
+    healthy. List ShiftRanks or FillGaps before it in a Compose, to close the gaps that it makes.
     """
 
     key_or_fn: str | Callable[[Seat], Hashable]
@@ -128,7 +128,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
 @dataclass(frozen=True)
 class MaxActiveWorldSize(RankAssignment):
-    """At most this many ranks are active, the lowest ones (None: no limit); the others are reserves."""
+    """Makes at most so many ranks active, the lowest ones (None: no limit); the others are reserves."""
 
     max_active_world_size: int | None = None
 
@@ -142,7 +142,7 @@ class MaxActiveWorldSize(RankAssignment):
 
 @dataclass(frozen=True)
 class ActiveWorldSizeDivisibleBy(RankAssignment):
-    """The number of active ranks becomes the largest multiple that there is; the ranks above it are reserves."""
+    """Makes the largest possible multiple of ranks active; the ranks above it are reserves."""
 
     divisor: int = 1
 
@@ -155,9 +155,9 @@ class ActiveWorldSizeDivisibleBy(RankAssignment):
 
 
 def settle(assignment: Callable[[Seats], Seats | None], seats: Seats) -> Seats:
-    """The table of the next iteration: in rank order, so that `settled[rank].rank == rank`, then who is discarded.
+    """The table of the next iteration: in rank order, so that `settled[rank].rank == rank`, then the discarded seats.
 
-    None of the ranks may be active: they wait for others. Raises ValueError, one line, where the result cannot be used.
+    It may have no active rank: all then wait for others. Raises ValueError with one line if the result cannot be used.
     """
     given = tuple(replace(seat, active=not seat.discarded) for seat in seats)
     returned = assignment(given)
@@ -170,7 +170,7 @@ def settle(assignment: Callable[[Seats], Seats | None], seats: Seats) -> Seats:
 
 
 def _trouble(before: Seats, after: object) -> str:
-    """Why this is no table of the next iteration, and what to change; empty if it is one."""
+    """Why this table cannot be used, and what to change; empty if it can."""
     if not isinstance(after, (tuple, list)) or not all(isinstance(seat, Seat) for seat in after):
         return f"it returned a {type(after).__name__}; return the tuple of all seats, changed by dataclasses.replace"
     changed = Counter(map(_process, before))
@@ -195,7 +195,7 @@ def _trouble(before: Seats, after: object) -> str:
 
 
 def _process(seat: Seat) -> tuple[object, ...]:
-    """What an assignment must leave as it is."""
+    """The fields that an assignment must not change."""
     return seat.initial_rank, seat.node, seat.local_rank, seat.hostname, seat.newcomer
 
 

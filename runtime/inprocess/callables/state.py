@@ -1,4 +1,4 @@
-"""What a callback is given: one rank's view of the job at one iteration."""
+"""The argument of callbacks: one rank's view of the job at one iteration."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class State:
-    """To change what the next callback of a Compose is given, return `dataclasses.replace(state, …)`."""
+    """One rank's view of the job. To change it for the next callback of a Compose, return
+    `dataclasses.replace(state, …)`."""
 
     rank: int
-    """Among all ranks that live, reserves included."""
+    """Its rank among all living ranks, including reserves."""
     world_size: int
     active_rank: int | None
-    """RANK in the wrapped function; None: this rank is a reserve."""
+    """RANK in the wrapped function; None if this rank is a reserve."""
     active_world_size: int
     initial_rank: int
     initial_world_size: int
     iteration: int
-    """0 for the first call of the function."""
+    """0 at the first call of the function."""
     round: int
-    """The agents' number of this world."""
+    """The number that the agents gave this world."""
     fn_exception: BaseException | None = None
-    """What ended the iteration before on this rank."""
+    """The exception that ended the last iteration on this rank, if one did."""
 
     @property
     def is_active(self) -> bool:
-        """Whether this rank calls the function; a reserve waits, warm."""
+        """Whether this rank calls the function; a reserve waits."""
         return self.active_rank is not None

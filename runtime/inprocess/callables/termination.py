@@ -1,4 +1,4 @@
-"""What is done when there will be no further iteration."""
+"""Callbacks for when there will be no further iteration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softrun.runtime.inprocess.callables.state import State
 
 
 class Terminate(ABC):
-    """Called on a rank when the wrapper ends by an exception, its own or the function's."""
+    """Called on a rank when the wrapper ends with an exception, its own or the function's."""
 
     @abstractmethod
     def __call__(self, state: State) -> State | None: ...
