@@ -32,7 +32,7 @@ class Response(Enum):
     STOP_MEET_START = "stop the local workers, meet, start them in the new world"
     PAUSE_MEET_WORK = "tell the local workers PAUSE, meet, tell them WORK in the new world"
     WITHDRAW_AND_RETURN = "stop the local workers, leave the world at once, come back as a new node"
-    REPLACE_WORKER = "start the failed worker again; everybody else is told of a new world"
+    REPLACE_WORKER = "start the failed worker again, and tell all others of a new world"
     RECORD_FAILURE = "remember the failure and go on without the failed worker"
     LEAVE_JOB = "leave with the failure; the others go on without this node"
     END_JOB = "end the job on every node with the failure"

@@ -330,7 +330,7 @@ class Engine:
         match self.stage:
             case Stage.WORKING if self._standing.departure is None and self._others_may_go_on():
                 self._standing.departure = Departure(result, self._now + self._workers.leave_s)
-                self._effects.note("this node was told to leave, and does when the others can do without it")
+                self._effects.note("told to leave: this node works on until the others can go on without it")
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._stages.leave(result, self._now, signum)
             case Stage.FINISHED:

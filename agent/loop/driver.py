@@ -105,4 +105,4 @@ class Driver:
             case do.Note(text, warning, detail):
                 logger.log(logging.WARNING if warning else logging.DEBUG if detail else logging.INFO, text)
             case do.End():
-                raise AssertionError("the end is no effect to carry out")
+                raise AssertionError("End is not an effect to carry out")

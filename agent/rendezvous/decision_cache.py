@@ -5,7 +5,7 @@ nodes would look at 10,000 nodes 10,000 times. A decision says which reports can
 
     the report is                       and the decision                        it stands
     of a node that has FAILED           is any                                  no
-    of another node                     waits to hear of one (`unheard`)        yes
+    of another node                     waits to hear from one (`unheard`)        yes
     any, once `missed`                  is any other                            no
     the first of a newcomer, and plain  waits for more nodes (`crowd`)          while fewer than that are heard
     the first of any other node         is any other                            no

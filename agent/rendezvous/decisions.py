@@ -176,7 +176,7 @@ def _a_node_failed(case: _Case) -> Decision | None:
 
 def _somebody_is_unheard(case: _Case) -> Decision | None:
     unheard = [m.node for m in case.round.members if case.statuses[m.node] is MemberStatus.UNHEARD]
-    return Decision(f"waiting to hear of {_named(unheard)}", unheard=unheard[-1]) if unheard else None
+    return Decision(f"waiting to hear from {_named(unheard)}", unheard=unheard[-1]) if unheard else None
 
 
 def _the_work_is_done(case: _Case) -> Decision | None:
@@ -186,11 +186,11 @@ def _the_work_is_done(case: _Case) -> Decision | None:
     over = bool(round_.number) and anyone_through and not _survivors(round_, reports, case.living)
     over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, case.living))
     if over and not may_return:
-        return Decision("everybody has finished", transitions.close(round_, ""))
+        return Decision("all have finished", transitions.close(round_, ""))
     if case.anyone_done and not round_.finishing:
         return Decision("a node has finished", transitions.admit_nobody(round_))
     if over:  # nobody starts from scratch meanwhile
-        return Decision("everybody has finished but a worker that may come back")
+        return Decision("all have finished, except a worker that may come back")
     return None
 
 
@@ -198,7 +198,7 @@ def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
     """Too few nodes would remain, the job is finishing, or there is no world whose step the leavers could end."""
     few = len(case.living) + len(case.newcomers) - len(case.leaving) < case.least
     if case.leaving and (case.round.phase is Phase.OPEN or case.round.finishing or few):
-        return Decision(f"{', '.join(case.leaving)} cannot be waited for", expels_leavers=True)
+        return Decision(f"{', '.join(case.leaving)} must leave without waiting for the others", expels_leavers=True)
     return None
 
 
@@ -238,7 +238,7 @@ def _a_worker_has_a_fault(case: _Case) -> Decision | None:
         case.timers.fault_since = case.now
     due = case.timers.fault_since + case.fault.last_call_wait
     if case.now < due:
-        return Decision("a worker has a fault; last call for those of others", again_at=due)
+        return Decision("a worker has a fault; waiting for faults of other workers", again_at=due)
     return Decision("a worker has a fault", case.seal(case.fault if alone else _anywhere(case.fault)))
 
 

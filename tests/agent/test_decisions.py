@@ -39,7 +39,7 @@ def test_a_world_that_is_whole_stays() -> None:
 
 
 def test_nothing_is_decided_before_every_member_was_heard_or_is_dead() -> None:
-    assert decide(sealed(A, B, C), ready(A), ready(B)).reason == "waiting to hear of c"
+    assert decide(sealed(A, B, C), ready(A), ready(B)).reason == "waiting to hear from c"
     assert members(decide(sealed(A, B, C), ready(A), ready(B), dead="c")) == ["a", "b"]
 
 
@@ -506,7 +506,7 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
     assert decide(sealed(A), missed).proposal is None, "the others were through before they came to this world"
     back = replace(A, workers=(Worker(1, 1),))
     behind = ready(back, done=(0,), through=1, since=0)
-    assert decide(sealed(A), behind).reason == "everybody has finished", "they have gone on meanwhile"
+    assert decide(sealed(A), behind).reason == "all have finished", "they have gone on meanwhile"
     since = LeaderTimers(enough_since=0.0)
     assert members(decide(sealed(A), ready(back, done=(0,), through=1, since=1), now=9.0, since=since)) == ["a"]
 
@@ -514,13 +514,13 @@ def test_one_that_was_stuck_and_has_worked_goes_on_when_the_others_are_through()
 def test_nobody_begins_anew_while_one_that_was_stuck_may_come_back() -> None:
     begins = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=2, stuck=True, missed_round=2)
     decision = decide(sealed(A, number=2), begins)
-    assert decision == Decision("everybody has finished but a worker that may come back")
-    assert decide(sealed(A, number=2), replace(begins, stuck=False)).reason == "everybody has finished"
+    assert decision == Decision("all have finished, except a worker that may come back")
+    assert decide(sealed(A, number=2), replace(begins, stuck=False)).reason == "all have finished"
 
 
 def test_who_came_after_the_others_had_worked_and_never_worked_with_them_begins_nothing() -> None:
     through = ready(replace(A, workers=(Worker(0, 2),)), done=(1,), through=1, since=0)
-    assert decide(sealed(A, B, number=2), through, ready(B, since=2)).reason == "everybody has finished"
+    assert decide(sealed(A, B, number=2), through, ready(B, since=2)).reason == "all have finished"
     assert members(decide(sealed(A, B, number=2), through, ready(B, since=1))) == ["b", "a"]
 
 
