@@ -30,6 +30,9 @@ def run(work, *args, **more):
 def known(error):  # by its name in torch, if it has one
     names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("torch.")]
     return (names or [type(error).__name__])[0]
+
+def by_rank(values):  # torch has them in the order in which they came
+    return dict(sorted(values.items()))
 """
 VALUES = """
 def state():
@@ -51,16 +54,16 @@ def left():
     sys.exit(0)
 
 if __name__ == "__main__":
-    values = run(state).return_values
+    values = by_rank(run(state).return_values)
     print(values)
     values[0]["weight"].fill_(3)
     print("filled", values)
-    print("left", run(left).return_values)
+    print("left", by_rank(run(left).return_values))
     result = run(locked, workers=1)
     print("locked", result.state, result.return_values, {k: v.exitcode for k, v in result.failures.items()})
-    print("killed", run(killed_at_first, restarts=3).return_values)
+    print("killed", by_rank(run(killed_at_first, restarts=3).return_values))
     in_thread = []
-    thread = threading.Thread(target=lambda: in_thread.append(run(os.getenv, "RANK").return_values))
+    thread = threading.Thread(target=lambda: in_thread.append(by_rank(run(os.getenv, "RANK").return_values)))
     thread.start()
     thread.join()
     print("thread", in_thread)
@@ -75,7 +78,7 @@ def node(rank):
     os.write(1, f"{sorted(set(run(place, nodes=2, **where).return_values.values()))}\\n".encode())
 
 if __name__ == "__main__":
-    print(run(place, master_addr="named", master_port=42).return_values)
+    print(by_rank(run(place, master_addr="named", master_port=42).return_values))
     print(run(place, workers=1, master_addr="named").return_values[0][0])
     print(run(place, workers=1, master_port=42).return_values[0][1], flush=True)
     nodes = [mp.Process(target=node, args=(rank,)) for rank in (0, 1)]

@@ -80,6 +80,9 @@ def work(offset):
         raise ValueError("only rank 1")
     return offset + rank
 
+def by_rank(values):  # torch has them in the order in which they came
+    return dict(sorted(values.items()))
+
 def config(**more):
     fields = dict(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
                   run_id="job", max_restarts=0, monitor_interval=0.1, start_method="fork", rdzv_configs={"timeout": 60})
@@ -92,15 +95,15 @@ def spec(**more):
     return WorkerSpec(**{**fields, **more})
 
 if __name__ == "__main__":
-    print("launched", elastic_launch(config(), work)(100))
-    print("agent", launch_agent(config(), sys.executable, ["-c", "pass"]))
+    print("launched", by_rank(elastic_launch(config(), work)(100)))
+    print("agent", by_rank(launch_agent(config(), sys.executable, ["-c", "pass"])))
     try:
         elastic_launch(config(), work)(-1)
     except ChildFailedError as error:
         print("failed", error.name, sorted(error.failures), "only rank 1" in str(error))
     agent = LocalElasticAgent(spec(), DefaultLogsSpecs(), start_method="fork")
     result = agent.run()
-    print("ran", result.state, result.return_values, result.is_failed())
+    print("ran", result.state, by_rank(result.return_values), result.is_failed())
     group = agent.get_worker_group()
     print("group", group.state, group.group_rank, group.group_world_size, group.workers)
     event = agent.get_event_succeeded()
