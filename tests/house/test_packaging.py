@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -51,6 +52,13 @@ def test_the_type_checkers_tree_mirrors_the_installed_shape() -> None:
     wanted = {name: ROOT / name for name in ("agent", "policies", "runtime")}
     wanted |= {path.name: path for path in (ROOT / "scripts/entry").iterdir() if path.name != "__pycache__"}
     assert links == wanted
+
+
+def test_editors_look_where_the_type_checker_looks() -> None:
+    settings = (ROOT / "pyproject.toml").read_text()
+    [mypys] = re.findall(r"^mypy_path = (.*)$", settings, re.MULTILINE)
+    [editors] = re.findall(r"^extraPaths = (.*)$", settings, re.MULTILINE)
+    assert set(ast.literal_eval(mypys)) <= set(ast.literal_eval(editors))
 
 
 def test_the_public_names() -> None:
