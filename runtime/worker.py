@@ -40,6 +40,7 @@ from softrun.runtime.events import (
     WorkerStatus,
     WorldChangeEvent,
 )
+from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
 from softrun.runtime.groups.group_registry import begin_world, end_world, release_connections
@@ -386,6 +387,7 @@ class _Worker:
             self._round, self._grouped, self._handed = event.round, False, None
             leave_unfinished_groups()
             forget_work()
+            meshes.begin_world(event.round)
             _note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
@@ -412,6 +414,7 @@ class _Worker:
 def _note_groups() -> None:
     """Track the groups that the trainer builds, so that they can be aborted, and destroyed if they were never built."""
     track_groups()
+    meshes.mark_meshes()
     destroying_nothing_does(leave_unfinished_groups)
 
 

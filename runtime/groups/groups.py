@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.groups import books
+from softrun.runtime.groups import books, meshes
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
@@ -71,6 +71,7 @@ def leave_groups(*, in_trouble: bool) -> None:
             _log.warning("the process group could not be destroyed in order", exc_info=True)
     if not books.are_empty():
         books.empty()
+    meshes.end_world()
     if not in_trouble:
         release_connections()
 
@@ -82,6 +83,7 @@ def leave_unfinished_groups() -> None:
         if not books.are_empty():
             destroy_aside()
         books.empty()
+        meshes.end_world()
 
 
 def is_lost_peer(error: BaseException | None) -> bool:

@@ -1,0 +1,99 @@
+"""torch's device meshes: none of a world that is over is ever taken for one of the present world.
+
+torch compares meshes by value: by their ranks, layout, device type and names. So a mesh that is built again in a new
+world equals the old one, whose groups are gone, and whatever torch has cached by the old one it finds by the new one:
+
+- DTensor's propagated shardings, in Python and in C++, both for each thread; the plans of its redistributions; expanded
+  strategies; tensors' metadata; the estimated costs of collectives
+- compiled graphs that have a mesh among their inputs: their guards compare it
+
+A cached result names the old mesh, so the next collective looks for a group that does not exist, or finds another one
+under its name. Here meshes of different worlds are different: their worlds are part of what torch compares. What was
+cached for a world that is over can then never be found again; it is dropped, and its meshes let go of their groups.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_MESH = "torch.distributed.device_mesh"
+
+_world = 0
+_meshes: list[weakref.ref[Any]] = []  # of the present world; a set would take equal ones for one
+
+
+def begin_world(number: int) -> None:
+    """The meshes that are built from now on belong to this world."""
+    global _world
+    _world = number
+    mark_meshes()
+
+
+def mark_meshes() -> None:
+    """Have each new mesh marked with its world. Idempotent. Never imports torch: call it again when it is imported."""
+    mesh = getattr(sys.modules.get(_MESH), "DeviceMesh", None)
+    init = getattr(mesh, "__init__", None)
+    if init is not None and not hasattr(init, "softrun_marks"):
+        marking: Any = functools.wraps(init)(_marking(init))
+        marking.softrun_marks = True
+        setattr(mesh, "__init__", marking)  # noqa: B010 - mypy takes it for an instance's
+
+
+def end_world() -> None:
+    """The groups are gone: let the meshes of the world go as well, and all that torch has cached for them."""
+    for ref in _meshes:
+        if (mesh := ref()) is not None:
+            _retire(mesh)
+    _meshes.clear()
+    for clear in _CLEARS:
+        with suppress(AttributeError, KeyError):  # this release of torch has no such cache, or nobody has used it
+            clear()
+
+
+def _marking(init: Callable[..., None]) -> Callable[..., None]:
+    def marking(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        if _world and getattr(self, "_thread_id", 0) is None:
+            self._thread_id = _world  # torch's own mark for meshes of threads that are ranks; None for all others
+        _meshes.append(weakref.ref(self))
+
+    return marking
+
+
+def _retire(mesh: Any) -> None:
+    """Let its use raise an error that says what to do, even if another group has the name of its own by now."""
+    if hasattr(mesh, "_dim_group_names"):
+        over = f"of {mesh!r}, which was built in world {_world}: that is over, build the mesh again in each world"
+        mesh._dim_group_names = [f"{name} {over}" for name in mesh._dim_group_names]
+    if hasattr(mesh, "_pg_registry"):
+        mesh._pg_registry.clear()
+
+
+def _propagated_shardings() -> None:
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def _redistributions() -> None:
+    redistribute = sys.modules["torch.distributed.tensor._redistribute"]
+    redistribute._gen_transform_infos.cache_clear()
+    redistribute.clear_redistribute_planner_cache()
+
+
+def _metadata() -> None:
+    propagator = sys.modules["torch.distributed.tensor._sharding_prop"].ShardingPropagator
+    propagator._propagate_tensor_meta_cached.cache_clear()
+
+
+def _costs() -> None:
+    sys.modules["torch.distributed.tensor._collective_utils"].MeshTopoInfo.build_from_mesh.cache_clear()
+
+
+_CLEARS = (_propagated_shardings, _redistributions, _metadata, _costs)

@@ -1,0 +1,98 @@
+"""Device meshes through changes of the world: none of a world that is over is taken for one of the new world."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_agent import FakeAgent, Worker
+from softrun.runtime.events import WorldChangeEvent
+
+pytestmark = pytest.mark.processes
+
+# The groups are numbered differently in every world, so a group that is taken from another one is a wrong one.
+MESH = """
+import os, resource, sys, time, torch, torch.distributed as dist
+from concurrent.futures import ThreadPoolExecutor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from softrun.runtime import worlds
+torch.set_num_threads(1)
+whole = torch.arange(64.0).reshape(8, 8)
+thread = ThreadPoolExecutor(1)
+
+def directly(mesh):
+    rows = distribute_tensor(whole, mesh, [Replicate(), Shard(0)])
+    columns = distribute_tensor(whole, mesh, [Shard(1), Replicate()])
+    product = (rows @ columns + rows.redistribute(mesh, [Shard(0), Shard(1)])).full_tensor()
+    return product.equal(whole @ whole + whole) and rows.sum().full_tensor().item() == whole.sum()
+
+def in_a_thread(mesh):  # torch has caches for each thread: with CUDA, threads that live on run the backward
+    return thread.submit(directly, mesh).result()
+
+@torch.compile(backend="eager")
+def sum_over(shards, mesh):
+    return shards.to_local().sum() + dist._functional_collectives.all_reduce(torch.ones(1), "sum", (mesh, 1))
+
+def compiled(mesh):
+    shards = distribute_tensor(whole, mesh, [Replicate(), Shard(0)])
+    return sum_over(shards, mesh).item() == whole[4 * mesh.get_local_rank(1):][:4].sum() + 2
+
+is_right = globals()[sys.argv[1]]
+for world in worlds():
+    with world.process_group():
+        for _ in range(world.round % 3):
+            dist.new_group()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        print("right" if is_right(mesh) else "wrong", "in world", world.round)
+        while True:
+            time.sleep(0.005)
+            world.check()
+"""
+
+
+def say_in_each_world(agent: FakeAgent, workers: list[Worker], times: int) -> None:
+    for _ in range(times):
+        agent.form(workers)
+        for worker in workers:
+            worker.says(f"right in world {agent.round}")
+        agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+
+
+KEPT = """
+import time, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from softrun.runtime import worlds
+torch.set_num_threads(1)
+mesh = None
+for world in worlds():
+    with world.process_group():
+        mesh = mesh or init_device_mesh("cpu", (2,), mesh_dim_names=("data",))
+        print("sums in world", world.round, distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum().full_tensor())
+        while True:
+            time.sleep(0.005)
+            world.check()
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param("directly", marks=pytest.mark.slow), "in_a_thread", pytest.param("compiled", marks=pytest.mark.slow)],
+)
+def test_a_mesh_is_built_again_in_each_world(agent: FakeAgent, way: str) -> None:
+    script = MESH.replace("sys.argv[1]", repr(way))
+    say_in_each_world(agent, [agent.start(script) for _ in range(4)], 4)
+
+
+def test_a_mesh_that_was_kept_is_refused(agent: FakeAgent) -> None:
+    workers = [agent.start(KEPT) for _ in range(2)]
+    agent.form(workers)
+    for worker in workers:
+        worker.says("sums in world 1 tensor(4.)")
+    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+    agent.form(workers)
+    for worker in workers:
+        assert worker.ends() == 1
+        said = worker.output.splitlines()[-1]
+        assert "of DeviceMesh((data=2), 'cpu', stride=(1,)), which was built in world 1: that is over" in said
+        assert said.endswith("build the mesh again in each world")
