@@ -99,10 +99,11 @@ def figures() -> dict[str, int]:
 @pytest.mark.processes
 def test_nothing_leaks_when_groups_are_built_again_and_again() -> None:
     for seen in run(rebuild, 2):
-        warm, last = seen[len(seen) // 4], seen[-1]
+        quarter = len(seen) // 4
+        warm, last = seen[quarter], seen[-1]
         print("of", REBUILDS, "groups, after a quarter", warm, "at the end", last)
         for what in ("descriptors", "sockets", "threads", "noted"):
-            half = len(seen) // 2
-            of_halves = [max(figure[what] for figure in part) for part in (seen[:half], seen[half:])]
-            assert of_halves[1] <= of_halves[0] + 2, what
+            # The least: on a busy machine some groups wait for the thread that destroys them.
+            before, after = (min(figure[what] for figure in part) for part in (seen[quarter:-quarter], seen[-quarter:]))
+            assert after <= before + 1, what
         assert last["kB"] - warm["kB"] < 4096
