@@ -343,7 +343,7 @@ def _outcome(result: Result, supervisor: Supervisor) -> RunResult:
         case Outcome.SUCCEEDED:
             return RunResult(WorkerGroupState.SUCCEEDED, return_values=_by_rank(supervisor.values(), result))
         case Outcome.WORKERS_FAILED:
-            # The root causes first; then who was stopped because of them, as torch reports it.
+            # The root causes first, then the workers that were stopped because of them, as torch reports it.
             failed = supervisor.failures()
             roots = [failure.local_rank for failure in result.failures]
             first = {local_rank: failed[local_rank] for local_rank in [*roots, *failed] if local_rank in failed}

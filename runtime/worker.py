@@ -121,7 +121,7 @@ def hold(after: int) -> None:
 
 
 def watch(limits: ProgressLimits) -> None:
-    """Have the agent act if this worker makes no progress for so long."""
+    """Have the agent act if this worker makes no progress within these limits."""
     _worker().watch(limits)
 
 

@@ -2,7 +2,7 @@
 
 All train with the same steps and get the same faults; a gap is from the instant of the fault until every survivor has
 completed its next step, in a later world. The systems take turns, so that the machine's noise falls on all. Prints a
-table, and what softrun was to reach; writes what was measured as lines of JSON, and a picture. Where there is little
+table, and what softrun was to reach; writes what was measured as lines of JSON, and a picture. If there is little
 time the comparison comes first, and of the systems those without which no ratio can be told.
 """
 

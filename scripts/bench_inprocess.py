@@ -64,7 +64,7 @@ ROWS = (
 PEERS = {"fastest": bench_nvrx.FAULTS, "matched": BY_TIMEOUT, "default": bench_nvrx.FAULTS}
 """The settings of nvidia-resiliency-ext that are measured, and for which faults; see its trainer."""
 PEER_WAIT_S = 15.0
-STARTS = 3  # with the fastest settings it may find a fault where there is none, before it has begun
+STARTS = 3  # with the fastest settings it may report a fault that does not exist, before it has begun
 DEFAULT_WAIT_S, QUICK_WAIT_S = 95.0, 12.0  # it ends ranks after 90 s
 
 

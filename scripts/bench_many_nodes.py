@@ -276,9 +276,9 @@ def simulated(nodes: int) -> Record:
 
 
 def _names_known() -> list[str]:
-    """A command that runs another one where this machine knows its own IPv6-mapped loopback address by name.
+    """A command that runs another one in which this machine knows its own IPv6-mapped loopback address by name.
 
-    Every connection to a TCPStore asks for that name. Few hosts files have it, and where the name service is slow
+    Every connection to a TCPStore asks for that name. Few hosts files have it, and if the name service is slow
     to say so, its time would be all that is measured, of torch's handlers as of ours.
     """
     known = (

@@ -42,7 +42,7 @@ class Setting:
     ranks: int
     timeout_s: float
     alone: str = ""
-    """Why there is but one rank, where there is."""
+    """Why there is only one rank, if so."""
     aborted: list[Rank] | None = None
     """Ranks that went through an abort."""
 
@@ -98,7 +98,7 @@ def passes(name: str, check: Callable[[Setting], str], setting: Setting) -> bool
 
 
 def share(setting: Setting) -> str:
-    """Whether they can have a group. Where they cannot, the rest is checked with one rank, as far as that goes."""
+    """Whether they can have a group. If they cannot, the rest is checked with one rank, as far as that goes."""
     if setting.backend != "nccl":
         raise NotCheckedError("gloo needs no GPU")
     if setting.ranks <= torch.cuda.device_count():

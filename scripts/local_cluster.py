@@ -209,7 +209,7 @@ def end_in_order_on_sigterm() -> None:
 
 
 def free_port() -> int:
-    """Of those that the kernel gives to nobody who asks for any."""
+    """Return a free port outside the range from which the kernel gives ports."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as sock, suppress(OSError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class LocalEtcd:
     """Its members, by number. Use it as a context manager: nothing outlives it.
 
-    `flags` go to every member; `scheme` is https where they bring certificates; `client` is what etcdctl needs then.
+    `flags` go to every member; `scheme` is https if they bring certificates; `client` is what etcdctl needs then.
     """
 
     def __init__(

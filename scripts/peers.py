@@ -1,6 +1,6 @@
 """Virtual environments for what softrun is measured beside: made once, in $XDG_CACHE_HOME/softrun/peers/<name>.
 
-As a program it makes one, or does nothing where it is up to date, and prints the path of its Python: peers.py nvrx
+As a program it makes one, unless it is up to date, and prints the path of its Python: peers.py nvrx
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def python_of(name: str, timeout_s: float = TIMEOUT_S) -> Path:
-    """The Python of the peer's environment, which is made first where it is missing. Raises UnavailableError."""
+    """The Python of the peer's environment, which is made first if it is missing. Raises UnavailableError."""
     peer, home, deadline = PEERS[name], cache() / name, time.monotonic() + timeout_s
     python, stamp = home / "bin" / "python", home / "softrun-recipe.json"
     recipe = json.dumps({**asdict(peer), "python": sys.version, "constraints": CONSTRAINTS.read_text()})

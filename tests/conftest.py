@@ -14,7 +14,7 @@ settings.load_profile("softrun")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need etcd are skipped where there is none, and fail where one is demanded, as in CI."""
+    """Tests that need etcd are skipped if there is none, and fail if one is demanded, as in CI."""
     if shutil.which("etcd") is None and not os.environ.get("SOFTRUN_REQUIRE_ETCD"):
         for item in items:
             if item.get_closest_marker("etcd"):

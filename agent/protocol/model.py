@@ -151,7 +151,7 @@ class Round:
     phase: Phase
     members: tuple[Member, ...]  # of the world, in rank order; if OPEN: those that keep their place
     settings: JobSettings
-    worker_store: Address | None = None  # hosted by the agent that sealed the world; None: where the user has said
+    worker_store: Address | None = None  # of the agent that sealed the world; None: the user has named a place
     lost: tuple[str, ...] = ()  # nodes judged dead by the transition to this version
     finishing: bool = False  # a node has finished: no newcomers are admitted
     outcome: str = ""  # if CLOSED: why the job failed; empty after success

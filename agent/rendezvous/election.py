@@ -252,7 +252,7 @@ class Election:
         if self._now < self._beat_at:
             return []
         self._beat_at = self._now + self._interval_s
-        counted = not self._liveness.leased  # with leases, those say who is left
+        counted = not self._liveness.leased  # otherwise the leases say which nodes are left
         if self.leadership.leading:
             return [do.Say(None, Beat()), *([do.BeatAsLeader()] if counted else [])]
         if self._following is not None and self._link_up:

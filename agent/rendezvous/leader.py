@@ -190,7 +190,7 @@ class Leader:
         return replace(meeting, stepless=proposal.stepless)  # else nobody would count such worlds
 
     def proposed(self, round_: Round) -> bool:
-        """Return whether this agent made this record itself. Then the record is no news of who is alive."""
+        """Return whether this agent made this record itself. Then the record says nothing new about the living."""
         return self._proposed is not None and self._proposed[0] == round_
 
     def worked_in(self, number: int) -> None:

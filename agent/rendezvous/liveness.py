@@ -1,4 +1,4 @@
-"""Who is dead, judged only by the reader's own monotonic clock.
+"""Which nodes are dead, judged only by the reader's own monotonic clock.
 
 A peer is dead if its process is certainly gone (the kernel closed its link and its port refuses a new one), or if it
 was watched and not heard within the tolerance. Only peers that have reason to speak are watched: a leader watches all
@@ -17,7 +17,7 @@ from math import inf
 
 
 class Liveness:
-    """When each node was last heard, and who is dead by that. Times are the engine's, in seconds."""
+    """When each node was last heard, and so which are dead. Times are the engine's, in seconds."""
 
     def __init__(self, interval_s: float, tolerance_s: float, now: float) -> None:
         self.interval_s = interval_s

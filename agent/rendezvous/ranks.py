@@ -1,4 +1,4 @@
-"""Who has which rank: from a round to the places of its workers.
+"""The ranks of a world: from a round to the places of its workers.
 
 Ranks are dense and follow the order of `Round.members`. Nodes are sorted by the rank that they want
 (`Member.preferred_rank`, the user's --node_rank); those that want the same one keep their order, survivors before

@@ -444,7 +444,7 @@ def _settings_of_grpc() -> Iterator[None]:
     """Set what grpc reads when it is loaded, unless it is set already. The workers get the environment as it was.
 
     Otherwise grpc would write every failed connection to standard error, and start its threads again in each forked
-    process, where the next fork would wait for them in vain.
+    process, and the next fork would wait for them in vain.
     """
     ours = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     added = [name for name in ours if name not in os.environ]

@@ -170,7 +170,7 @@ class EventWriter:
             allow(self._page, hold_at_s, leave_at_s)
 
     def _warn(self, about: str, text: str) -> None:
-        """Warn, once in the life of the channel for each `about`."""
+        """Warn, once for each `about`."""
         if about not in self._warned:
             self._warned.add(about)
             _log.warning(text)

@@ -1,6 +1,6 @@
 """Courses: what is measured of one job, one thing after the other, so that not every fault costs a start.
 
-Where a job does not come back from a fault, the course goes on with a new one.
+If a job does not come back from a fault, the course goes on with a new job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the step log tells about a fault. Pure: steps in, figures out.
 
 The gap is the same for all systems: from the instant of the fault until every survivor has completed a step of a later
-world. A survivor is a process where processes survive, and a place where the launcher starts all again.
+world. A survivor is a process if processes survive, and a place if the launcher starts all again.
 """
 
 from __future__ import annotations

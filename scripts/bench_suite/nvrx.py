@@ -1,6 +1,6 @@
 """The in-process wrapper of nvidia-resiliency-ext, as far as it is a launcher's match: a worker is killed.
 
-It starts no process, so there is no job of nodes, and who was lost never comes back. See bench_nvrx.py.
+It starts no processes, so there are no nodes, and a lost rank never comes back. See bench_nvrx.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SURVIVORS = bench_nvrx.RANKS - 1
 
 
 def nvrx(settings: str, measure: str, patience_s: float) -> Record:
-    for _ in range(STARTS):  # with the fastest settings it may find a fault where there is none, before it has begun
+    for _ in range(STARTS):  # with the fastest settings it may report a fault that does not exist, before it has begun
         found = bench_nvrx.measure(FAULTS[measure], settings, patience_s)
         if found["fault_at"] is not None:
             break

@@ -1,6 +1,6 @@
 """Raw results: a record is a line of JSON. `measure` and `system` say of what; what ends in _s is a time in seconds.
 
-Where it did not happen, `failed` says why in one line, in place of the figures; where it could not be tried, `untried`.
+If it did not happen, `failed` says why in one line, in place of the figures; if it could not be tried, `untried` does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def values(records: Sequence[Record], measure: str, system: str, figure: str) ->
 
 
 def median(records: Sequence[Record], measure: str, system: str, figure: str) -> float | None:
-    """Of all tries; one that failed counts as infinitely long. None where there is none with or without the figure."""
+    """Of all tries; one that failed counts as infinitely long. None if no try has the figure."""
     found = values(records, measure, system, figure)
     failed = [r for r in tried(records, measure, system) if "failed" in r and figure not in r]
     return statistics.median([*found, *[math.inf] * len(failed)]) if found or failed else None

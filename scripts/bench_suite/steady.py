@@ -91,7 +91,7 @@ def block(job: Job, seconds: float) -> Block:
 
 
 def block_of(steps: Sequence[Step], launcher_s: float) -> Block:
-    """`launcher_s` is the processor time of all that is no worker."""
+    """`launcher_s` is the processor time of all processes except the workers."""
     own = [[s for s in steps if s.pid == pid] for pid in {s.pid for s in steps}]
     between = sum(len(sequence) - 1 for sequence in own)
     launcher_s /= sum(len(sequence) for sequence in own)
@@ -112,7 +112,7 @@ def repetitions(step_s: float) -> int:
 def idle(seconds: float) -> Iterator[Record]:
     """A node whose workers step twice a second: the launcher's share of a core and its memory.
 
-    Of softrun on etcd as well, where there is one. `helpers_…` is of the processes beside it that are no workers; their
+    Of softrun on etcd as well, if it is installed. `helpers_…` is of the processes beside it other than workers; their
     memory is what they do not share.
     """
     systems = [named("softrun"), named("torchrun fastest")]
@@ -152,7 +152,7 @@ def launcher_pids(job: Job) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time of all threads of a process; 0 where it has ended."""
+    """The processor time of all threads of a process; 0 if it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3), which Python has not
     except OSError:

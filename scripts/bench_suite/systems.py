@@ -34,7 +34,7 @@ class System:
     """Of a LocalCluster, a Shape and Work, a job; None where `take` does without."""
     measures: tuple[str, ...]
     quick: tuple[str, ...]
-    """Those of its measures that are taken where there is little time."""
+    """The measures that are taken if there is little time."""
     patience_s: float
     """How long to wait for what may never happen."""
     peer: str | None = None

@@ -20,7 +20,7 @@ FASTEST = "torchrun fastest"
 class Verdict:
     found: str
     kept: bool | None
-    """None where the machine's noise leaves it open."""
+    """None if the machine's noise leaves it open."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def idle_memory(records: Sequence[Record]) -> Verdict | None:
 
 
 def step_share(records: Sequence[Record]) -> Verdict | None:
-    """By the clock, where the machine is quiet enough for that; else by what is less noisy."""
+    """By the clock, if the machine is quiet enough for that; otherwise by what is less noisy."""
     launches = tried(records, "step", "softrun")
     if not launches:
         return None

@@ -36,7 +36,7 @@ The work ends when all who should be there are at work again, or, in a run that 
 | when work is done  | gone, or another | as under its      | keep theirs |                 | 0 or 1               |
 |                    |                  | policy            |             |                 |                      |
 
-A failed rank need not come back where a neighbour has left by exit0: then its node has finished. Nor need a stopped one
+A failed rank need not come back if a neighbour has left by exit0: then its node has finished. Nor need a stopped one
 that is continued after the soft timeout, in a hurry or when all ranks of a node have left or failed for good: the work
 may be done then, and nobody joins a job that is finishing. A rank that hangs has failed when the hard timeout is over,
 if the work goes on for so long.

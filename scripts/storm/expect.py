@@ -86,7 +86,7 @@ def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
         slots |= {Slot(NEWCOMER, rank) for rank in range(plan.ranks)}
     left = {fault.slot for fault in struck if fault.kind == "exit0"}
     slots -= {fault.slot for fault in struck if is_left_out(fault)} | may_come_too_late(struck, plan)
-    # Where one has finished, a failed neighbour need not be started again.
+    # If one has finished, a failed neighbour need not be started again.
     finished = {slot.node for slot in left}
     failed = {fault.slot for fault in struck if fails(fault, plan)}
     for_good = plan.policy == "record" or a_node_has_finished(struck, plan)

@@ -177,7 +177,7 @@ def _of_a_node(
     # With c10d the job ends with the node that hosts the store, as it should: no storm is needed to see that.
     hosts = plan.nodes[:1] if plan.store == "c10d" and kind != "newcomer" else ()
     able = [slot for slot in free if slot.node not in hosts]
-    # One newcomer a job, and only where the job is sure to be there when it comes.
+    # One newcomer a job, and only if the job is sure to be there when it comes.
     in_vain = kind == "newcomer" and (plan.hurries or phase in LATE or (before is not None))
     if in_vain or not able:
         return [_of_a_rank(rng, rng.choice(free), phase, steps)]

@@ -52,7 +52,7 @@ SETTINGS: dict[str, tuple[dict[str, timedelta], timedelta | None]] = {
     "fastest": (short(0.15, 0.2), timedelta(seconds=0.1)),
     # The smallest that made no false alarm in 20 s beside three busy loops on 2 cores.
     "steady": (short(0.6, 0.75), timedelta(seconds=0.5)),
-    # A hang is one after 2 s, as where softrun is measured beside it.
+    # A hang is one after 2 s, as in the measurement of softrun beside it.
     "matched": (short(2, 2.2), timedelta(seconds=1.9)),
 }
 

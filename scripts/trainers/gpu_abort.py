@@ -1,4 +1,4 @@
-"""A rank whose collective is aborted, and which then builds its group anew. See scripts/check_gpu.py.
+"""A rank whose collective is aborted, and which then builds its group again. See scripts/check_gpu.py.
 
 gpu_abort.py BACKEND, with torchrun's variables in the environment and the store at MASTER_PORT hosted by somebody else.
 The last rank never comes to the collective, if there is more than one. What was found is printed, a line of JSON each:

@@ -23,7 +23,7 @@ class MeasuredSteps:
         dist.broadcast(self._done, 0)
 
     def take(self, world_size: int) -> int:
-        """Take one; returns how many are done. Raises RuntimeError where that was ordered."""
+        """Take one; returns how many are done. Raises RuntimeError if that was ordered."""
         self._fault.befall()
         time.sleep(STEP_S)
         total = torch.ones(1)
