@@ -152,8 +152,8 @@ def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     for limit, soft, hard in order["limits"]:
         with contextlib.suppress(OSError, ValueError):  # a sandbox does not support it
             resource.setrlimit(limit, (soft, hard))
-    sys.stdout = sys.__stdout__ = anew(sys.stdout, 1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = anew(sys.stderr, 2)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = reopened(sys.stdout, 1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = reopened(sys.stderr, 2)  # type: ignore[misc]
     sys.argv = list(order["argv"])
     sys.orig_argv = list(order["command"])
     importlib.invalidate_caches()
@@ -167,7 +167,7 @@ def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     show_command(order["command"])
 
 
-def anew(stream: Any, number: int) -> Any:
+def reopened(stream: Any, number: int) -> Any:
     """The same stream, reopened on a descriptor that may lead elsewhere now."""
     if stream is None:
         return None
