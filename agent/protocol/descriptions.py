@@ -9,7 +9,12 @@ def describe_round(round_: Round) -> str:
     """Describe a sealed round in one line: its number, its size, and the nodes that were lost."""
     workers = sum(len(m.workers) for m in round_.members)
     lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
-    return f"round {round_.number}: {len(round_.members)} nodes, {workers} workers{lost}"
+    return f"round {round_.number}: {count(len(round_.members), 'node')}, {count(workers, 'worker')}{lost}"
+
+
+def count(number: int, thing: str) -> str:
+    """Say how many there are, as in "1 node" and "2 nodes"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def describe_exit(exitcode: int) -> str:

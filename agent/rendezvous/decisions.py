@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from softrun.agent.protocol.descriptions import count
 from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import member_status, ranks, transitions
 from softrun.agent.rendezvous.member_status import MemberStatus
@@ -216,7 +217,7 @@ def _there_is_no_world(case: _Case) -> Decision | None:
             return Decision(reason, case.fall_short())
         return Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes)
     if round_.number or case.full or round_.finishing:
-        return Decision(f"{len(world)} nodes are enough", case.seal())
+        return Decision(f"{count(len(world), 'node')} suffice", case.seal())
     return _after_last_call(case)
 
 
@@ -329,10 +330,10 @@ def _after_last_call(case: _Case) -> Decision:
     due = case.timers.enough_since + case.timeouts.last_call_s
     if case.now >= due:
         return Decision(
-            f"{len(case.world)} nodes after the last call",
+            f"{count(len(case.world), 'node')} after the last call",
             transitions.seal(case.round, case.world, case.store, ()),
         )
-    return Decision(f"{len(case.world)} nodes, last call", again_at=due, crowd=case.round.settings.max_nodes)
+    return Decision(f"{count(len(case.world), 'node')}, last call", again_at=due, crowd=case.round.settings.max_nodes)
 
 
 def _living(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> list[Member]:

@@ -214,7 +214,7 @@ def test_the_deprecated_name_still_works() -> None:
         ),
         (
             lambda seats: seats[1:],
-            "it left out the process with initial rank 0; set discarded=True on each seat that must leave",
+            "it left out the process with initial rank 0; set discarded=True if it must leave",
         ),
         (lambda seats: (*seats, seat(9)), "it added or altered the process with initial rank 9"),
         (lambda seats: 7, "it returned a int; return the tuple of all seats, changed by dataclasses.replace"),

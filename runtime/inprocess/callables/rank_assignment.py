@@ -178,7 +178,7 @@ def _trouble(before: Seats, after: object) -> str:
     for (initial_rank, *_), excess in changed.items():
         if excess:
             fault = "left out" if excess > 0 else "added or altered"
-            return f"it {fault} the process with initial rank {initial_rank}; set discarded=True on each seat that must leave"
+            return f"it {fault} the process with initial rank {initial_rank}; set discarded=True if it must leave"
     staying = sorted((seat for seat in after if not seat.discarded), key=lambda seat: seat.rank)
     for rank, seat in enumerate(staying):
         if seat.rank != rank:
