@@ -22,7 +22,7 @@ from datetime import timedelta
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
-from softrun.runtime.groups.groups import build_group, is_lost_connection, leave_groups
+from softrun.runtime.groups.groups import build_group, is_lost_connection, leave_groups, stale_group
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 
@@ -137,7 +137,10 @@ class World:
         except BaseException as error:
             leave_groups(in_trouble=True)
             if not self._is_ended_by(error):
+                stale = stale_group(error)
                 release_connections()
+                if stale is not None:
+                    raise RuntimeError(stale) from error
                 raise
             self._ended = True
         else:

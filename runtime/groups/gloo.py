@@ -40,6 +40,7 @@ from softrun.runtime.groups.sockets import (
     Address,
     Ends,
     each_connection,
+    ends_of,
     heed_resets,
     ignore_resets,
     in_short,
@@ -83,6 +84,8 @@ class Connections:
     """The connections of one group. This is `rank` of `size`; `devices` are the names under which it may have gloo."""
 
     def __init__(self, store: Any, name: str, devices: Iterable[str], rank: int, size: int) -> None:
+        self.group = f"{name!r} of {size} ranks"
+        """The group, in words."""
         self._store = store
         # torch's own groups; the helper of TORCH_DISTRIBUTED_DEBUG=DETAIL; a group that was split from another.
         self._places = [f"{device}//{helper}" for device in devices for helper in ("", f"pg_wrapper:{name}/")] + [""]
@@ -106,6 +109,12 @@ class Connections:
     @property
     def _expected(self) -> int:
         return len(self._own) * (self._size - 1)
+
+    @property
+    def remotes(self) -> set[Address]:
+        """The other ends of the connections that are held, by which gloo's errors name them."""
+        with self._lock:
+            return {remote for one in self._held.values() if (remote := ends_of(one).remote) is not None}
 
     def read(self) -> None:
         """Ask the store for the addresses published so far; waits no longer than the store does."""

@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 from softrun.runtime.groups import native
 from softrun.runtime.groups.books import retire_default_group
 from softrun.runtime.groups.gloo import Build, Connections, ask
+from softrun.runtime.groups.sockets import Address
 from softrun.runtime.groups.stores import underlying_store
 
 NOTE_S = 1.0
@@ -73,6 +74,7 @@ _lock = threading.RLock()
 _noted: list[NotedGroup] = []
 _builds: list[Build] = []
 _left: list[Connections] = []  # of groups that were never built
+_retired: list[tuple[str, set[Address]]] = []  # groups of the last world, and what they were connected to
 _world_is_over = False
 _parents: list[Callable[[], Any]] = []  # groups that a forked process has inherited, which are not its own
 
@@ -141,6 +143,7 @@ def begin_world() -> None:
     global _world_is_over
     with _lock:
         _world_is_over = False
+        _retired.clear()
 
 
 def check_world() -> None:
@@ -164,6 +167,8 @@ def release_connections() -> None:
         _noted[:] = [noted for noted in _noted if noted not in gone]
         left = [*_left]
         _left.clear()
+        known = [noted.connections for noted in gone if noted.connections is not None]
+        _retired.extend((connections.group, connections.remotes) for connections in known)
     _release([*(noted.connections for noted in gone), *left])
 
 
@@ -179,6 +184,14 @@ def _release(connections: Iterable[Connections | None]) -> None:
     for of_one in connections:
         if of_one is not None:
             of_one.release_connections()
+
+
+def retired_group_of(peer: Address) -> str | None:
+    """The group of the last world that had a connection to this address, in words; None if one of this world has."""
+    with _lock:
+        if any(noted.connections is not None and peer in noted.connections.remotes for noted in _noted):
+            return None
+        return next((group for group, remotes in _retired if peer in remotes), None)
 
 
 def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:

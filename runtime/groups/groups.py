@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +14,8 @@ from softrun.runtime.groups import books, meshes
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
-from softrun.runtime.groups.group_registry import release_connections, settle_builds, track_groups
+from softrun.runtime.groups.group_registry import release_connections, retired_group_of, settle_builds, track_groups
+from softrun.runtime.groups.sockets import Address, in_short
 
 # Messages of gloo, NCCL and torch's stores if a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -26,6 +29,8 @@ _SYMPTOMS = (
     "Socket Timeout",
     "NCCL",
 )
+
+_PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:(\d+)")
 
 # NCCL's abort waits for its kernels; a group must not be destroyed before.
 ABORT_S = 30.0
@@ -90,11 +95,31 @@ def is_lost_peer(error: BaseException | None) -> bool:
     """Whether the error, or an error that caused it, is one that torch's groups and stores raise for a lost peer."""
     from torch.distributed import DistError
 
-    return any(
+    return stale_group(error) is None and any(
         isinstance(each, DistError)
         or (isinstance(each, RuntimeError) and any(symptom in str(each) for symptom in _SYMPTOMS))
         for each in _origins(error)
     )
+
+
+def stale_group(error: BaseException | None) -> str | None:
+    """Say which group of a world that is over was used, if that is the error, and what to do; None if it is not.
+
+    gloo's errors name the other end of the connection, which was one of the old group's.
+    """
+    for peer in (peer for each in _origins(error) if isinstance(each, RuntimeError) for peer in _peers(str(each))):
+        if (group := retired_group_of(peer)) is not None:
+            return (
+                f"the process group {group}, which was built in an earlier world, was used again: build groups, and "
+                "what holds them, such as DistributedDataParallel, in each world"
+            )
+    return None
+
+
+def _peers(text: str) -> Iterator[Address]:
+    for host, port in _PEER.findall(text):
+        yield in_short((host, int(port)))
+        yield in_short((host, socket.htons(int(port) & 0xFFFF)))  # gloo of torch 2.13 shows it in the network's order
 
 
 def is_lost_connection(error: BaseException | None) -> bool:

@@ -36,12 +36,11 @@ def begin_world(number: int) -> None:
 
 def mark_meshes() -> None:
     """Have each new mesh marked with its world. Idempotent. Never imports torch: call it again when it is imported."""
-    mesh = getattr(sys.modules.get(_MESH), "DeviceMesh", None)
-    init = getattr(mesh, "__init__", None)
-    if init is not None and not hasattr(init, "softrun_marks"):
-        marking: Any = functools.wraps(init)(_marking(init))
+    mesh: Any = getattr(sys.modules.get(_MESH), "DeviceMesh", None)
+    if mesh is not None and not hasattr(mesh.__init__, "softrun_marks"):
+        marking: Any = functools.wraps(mesh.__init__)(_marking(mesh.__init__))
         marking.softrun_marks = True
-        setattr(mesh, "__init__", marking)  # noqa: B010 - mypy takes it for an instance's
+        mesh.__init__ = marking
 
 
 def end_world() -> None:

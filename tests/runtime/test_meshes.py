@@ -60,15 +60,30 @@ def say_in_each_world(agent: FakeAgent, workers: list[Worker], times: int) -> No
 
 KEPT = """
 import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from softrun.runtime import worlds
 torch.set_num_threads(1)
-mesh = None
+
+def a_mesh():
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data",))
+    return lambda: distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum().full_tensor()
+
+def a_group():
+    group = dist.new_group()
+    return lambda: dist.all_reduce(torch.ones(1), group=group)
+
+def a_model():
+    parallel = DistributedDataParallel(torch.nn.Linear(2, 2))
+    return lambda: parallel(torch.ones(1, 2)).sum().backward()
+
+use = None
 for world in worlds():
     with world.process_group():
-        mesh = mesh or init_device_mesh("cpu", (2,), mesh_dim_names=("data",))
-        print("sums in world", world.round, distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum().full_tensor())
+        use = use or KEPT()
+        use()
+        print("used in world", world.round)
         while True:
             time.sleep(0.005)
             world.check()
@@ -84,15 +99,29 @@ def test_a_mesh_is_built_again_in_each_world(agent: FakeAgent, way: str) -> None
     say_in_each_world(agent, [agent.start(script) for _ in range(4)], 4)
 
 
-def test_a_mesh_that_was_kept_is_refused(agent: FakeAgent) -> None:
-    workers = [agent.start(KEPT) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("kept", "what"),
+    [
+        ("a_mesh", "of DeviceMesh((data=2), 'cpu', stride=(1,)), which was built in world 1: "),
+        (
+            "a_group",
+            "RuntimeError: the process group '1' of 2 ranks, which was built in an earlier world, was used again: ",
+        ),
+        (
+            "a_model",
+            "RuntimeError: the process group '0' of 2 ranks, which was built in an earlier world, was used again: ",
+        ),
+    ],
+)
+def test_what_was_kept_from_a_world_that_is_over_is_refused(agent: FakeAgent, kept: str, what: str) -> None:
+    workers = [agent.start(KEPT.replace("KEPT", kept)) for _ in range(2)]
     agent.form(workers)
     for worker in workers:
-        worker.says("sums in world 1 tensor(4.)")
+        worker.says("used in world 1")
     agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
     agent.form(workers)
+    assert [worker.ends() for worker in workers] == [1, 1]
     for worker in workers:
-        assert worker.ends() == 1
-        said = worker.output.splitlines()[-1]
-        assert "of DeviceMesh((data=2), 'cpu', stride=(1,)), which was built in world 1: that is over" in said
-        assert said.endswith("build the mesh again in each world")
+        last = worker.output.splitlines()[-1]
+        assert what in last
+        assert last.endswith("in each world"), "it says what to do"
