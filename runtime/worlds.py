@@ -136,8 +136,8 @@ class World:
             yield
         except BaseException as error:
             leave_groups(in_trouble=True)
-            if not self._is_ended_by(error):
-                stale = stale_group(error)
+            stale = None if self.changed else stale_group(error)
+            if stale is not None or not self._is_ended_by(error):
                 release_connections()
                 if stale is not None:
                     raise RuntimeError(stale) from error

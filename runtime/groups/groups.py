@@ -95,7 +95,7 @@ def is_lost_peer(error: BaseException | None) -> bool:
     """Whether the error, or an error that caused it, is one that torch's groups and stores raise for a lost peer."""
     from torch.distributed import DistError
 
-    return stale_group(error) is None and any(
+    return any(
         isinstance(each, DistError)
         or (isinstance(each, RuntimeError) and any(symptom in str(each) for symptom in _SYMPTOMS))
         for each in _origins(error)
@@ -103,9 +103,10 @@ def is_lost_peer(error: BaseException | None) -> bool:
 
 
 def stale_group(error: BaseException | None) -> str | None:
-    """Say which group of a world that is over was used, if that is the error, and what to do; None if it is not.
+    """Say which group of the last world was used again, if that caused the error, and what to do; None if not.
 
-    gloo's errors name the other end of the connection, which was one of the old group's.
+    gloo's errors name the other end of a connection, which then was one of that group's. Not for errors of a build: a
+    new group's port may be one that was free again.
     """
     for peer in (peer for each in _origins(error) if isinstance(each, RuntimeError) for peer in _peers(str(each))):
         if (group := retired_group_of(peer)) is not None:

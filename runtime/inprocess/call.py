@@ -30,7 +30,7 @@ from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
-from softrun.runtime.groups.groups import build_group, is_lost_connection, is_lost_peer, leave_groups
+from softrun.runtime.groups.groups import build_group, is_lost_connection, is_lost_peer, leave_groups, stale_group
 from softrun.runtime.inprocess.callables.initialize import RestartAbort
 from softrun.runtime.inprocess.callables.state import State
 from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
@@ -306,11 +306,15 @@ class Call:
 
     def _fault(self, error: Exception) -> None:
         """Report an exception as this rank's fault, unless a lost peer has caused it."""
+        stale = None if self.session.changed else stale_group(error)
+        if stale is not None:
+            cause, error = error, RuntimeError(stale)
+            error.__cause__ = cause
         self._error = error
         if not _agents_are_there():
             raise error
         info, round_ = self.session.event.worker_info, self.session.event.round
-        if is_lost_peer(error) or (self.session.changed and is_lost_connection(error)):
+        if (stale is None and is_lost_peer(error)) or (self.session.changed and is_lost_connection(error)):
             _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
         else:
             text = "".join(traceback.format_exception(error))

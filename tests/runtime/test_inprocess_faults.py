@@ -65,6 +65,29 @@ def test_an_exception_that_looks_like_a_lost_peers_is_told_in_the_log(job: Job) 
     assert re.match(r"Traceback .* in train\n.*RuntimeError: Connection closed by peer, says.*\n", told, re.DOTALL)
 
 
+def test_a_group_that_was_kept_from_the_last_iteration_is_a_fault_that_names_it(job: Job) -> None:
+    def work(me: Me) -> None:
+        kept: list[Any] = []
+
+        @Wrapper()
+        def train(call: CallWrapper) -> int:
+            dist.init_process_group("gloo")
+            if call.iteration < 2:
+                kept.append(dist.new_group())
+                dist.all_reduce(torch.ones(1), group=kept[0])
+                dist.barrier()
+                raise ValueError("again")
+            return call.iteration
+
+        me.say(train())
+
+    workers = job.begin(work, 2)
+    assert job.restart(2).text.endswith("ValueError: again\n")
+    named = "RuntimeError: the process group '1' of 2 ranks, which was built in an earlier world, was used again: "
+    assert named in job.restart(2).text
+    assert [worker.says() for worker in workers] == [2, 2]
+
+
 def test_concurrent_faults_of_two_ranks_are_one_restart(job: Job) -> None:
     def work(me: Me) -> None:
         seen: list[object] = []
