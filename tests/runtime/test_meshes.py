@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from fake_agent import FakeAgent, Worker
@@ -125,3 +128,18 @@ def test_what_was_kept_from_a_world_that_is_over_is_refused(agent: FakeAgent, ke
         last = worker.output.splitlines()[-1]
         assert what in last
         assert last.endswith("in each world"), "it says what to do"
+
+
+def test_a_world_ends_without_an_import() -> None:
+    """An import would take longer than the rest of a recovery. In this release of torch every cache is found."""
+    script = (
+        "import sys, torch.distributed.tensor\n"
+        "from softrun.runtime.groups import meshes\n"
+        "before = set(sys.modules)\n"
+        "for clear in meshes._CLEARS: clear()\n"
+        "meshes.end_world()\n"
+        "print(set(sys.modules) - before)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
