@@ -38,14 +38,18 @@ def until_there_are(count: int) -> None:
 
 
 def leave_in_less_time(_me: Me) -> None:
-    build()
-    began = time.monotonic()
-    leave_groups(in_trouble=True)
-    leaving_s = time.monotonic() - began
-    build()
-    began = time.monotonic()
-    dist.destroy_process_group()
-    assert leaving_s < (time.monotonic() - began) / 2
+    """The least of some tries: on a busy machine any of them may take long."""
+    leaving, destroying = [], []
+    for _ in range(5):
+        build()
+        began = time.monotonic()
+        leave_groups(in_trouble=True)
+        leaving.append(time.monotonic() - began)
+        build()
+        began = time.monotonic()
+        dist.destroy_process_group()
+        destroying.append(time.monotonic() - began)
+    assert min(leaving) < min(destroying) / 2, (leaving, destroying)
 
 
 def keep_one_world(_me: Me) -> None:
