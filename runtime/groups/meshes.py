@@ -24,7 +24,8 @@ from typing import Any
 _MESH = "torch.distributed.device_mesh"
 
 _world = 0
-_meshes: list[weakref.ref[Any]] = []  # of the present world; a set would take equal ones for one
+# Of the present world, by id, since equal ones are not the same. A trainer may take a slice, another mesh, each step.
+_meshes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def begin_world(number: int) -> None:
@@ -45,9 +46,8 @@ def mark_meshes() -> None:
 
 def end_world() -> None:
     """The groups are gone: let the meshes of the world go as well, and all that torch has cached for them."""
-    for ref in _meshes:
-        if (mesh := ref()) is not None:
-            _retire(mesh)
+    for mesh in list(_meshes.values()):
+        _retire(mesh)
     _meshes.clear()
     for clear in _CLEARS:
         with suppress(AttributeError, KeyError):  # this release of torch has no such cache, or nobody has used it
@@ -59,7 +59,7 @@ def _marking(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **options)
         if _world and getattr(self, "_thread_id", 0) is None:
             self._thread_id = _world  # torch's own mark for meshes of threads that are ranks; None for all others
-        _meshes.append(weakref.ref(self))
+        _meshes[id(self)] = self
 
     return marking
 
