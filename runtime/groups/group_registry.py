@@ -234,10 +234,11 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
     signature = inspect.signature(create_store)
 
     def connecting(*args: Any, **options: Any) -> Any:
-        timeout: timedelta | None = None
+        asked: dict[str, Any] = {}
         with suppress(TypeError):  # the callee raises it
-            timeout = signature.bind(*args, **options).arguments.get("timeout")
-        if timeout is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            asked = signature.bind(*args, **options).arguments
+        timeout: timedelta | None = asked.get("timeout")
+        if timeout is None or not _agent_serves(asked.get("hostname"), asked.get("port")):
             return create_store(*args, **options)
         deadline = time.monotonic() + timeout.total_seconds()
         while True:
@@ -254,6 +255,12 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
                 return store
 
     return connecting
+
+
+def _agent_serves(host: Any, port: Any) -> bool:
+    """Whether the store there is the agent's, as torch sees it. Until torch 2.14 every store is, if one is."""
+    serves = getattr(sys.modules[_RENDEZVOUS], "_agent_store_serves", None)
+    return bool(serves(host, port)) if serves else os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:

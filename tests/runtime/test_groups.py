@@ -133,9 +133,12 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
 
 
 def test_a_store_that_cannot_be_reached_is_an_error_after_the_groups_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    port = free_port()
+    url = f"tcp://127.0.0.1:{port}"
+    agents_store = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in agents_store.items():
+        monkeypatch.setenv(name, value)
     group_registry.track_groups()
-    url = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(RuntimeError, match="connect"):
         dist.init_process_group("gloo", init_method=url, rank=0, world_size=2, timeout=timedelta(seconds=0.3))
 

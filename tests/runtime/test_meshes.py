@@ -89,6 +89,7 @@ use = None
 for world in worlds():
     with world.process_group():
         use = use or KEPT()
+        dist.barrier()  # the first to use what it kept is gone then, while its peer may still be connecting
         use()
         print("used in world", world.round)
         while True:
