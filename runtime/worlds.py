@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
@@ -26,8 +28,12 @@ from softrun.runtime.groups.groups import build_group, is_lost_connection, leave
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 
+if TYPE_CHECKING:
+    import torch
+
 # If a group cannot be built so many times in a row although nobody left, a setting is wrong.
 BUILD_ATTEMPTS = 5
+PATIENCE = timedelta(minutes=10)
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -105,10 +111,30 @@ class World:
             if event is self._event and event.stop_after is None:
                 return
             if self._is_over(event):
-                raise WorldChanged(f"world {self.round} is over: a new one is being formed")
+                raise self._change()
             if event.stop_after is None or self._completed is None or self._completed < event.stop_after:
                 return
             hold(event.sequence)  # the agents are about to agree on a step
+
+    def wait_for_change(self, patience: timedelta = PATIENCE) -> NoReturn:
+        """Wait until this world is over, if the trainer cannot use it: if its mesh needs more workers, or other ones.
+
+        Call it on all ranks, inside `process_group`. It raises WorldChanged as soon as the world is over, as `check`
+        does, and TimeoutError if that takes longer than `patience`.
+        """
+        deadline = time.monotonic() + patience.total_seconds()
+        while time.monotonic() < deadline:
+            event = last_event()
+            if self._is_over(event):
+                raise self._change()
+            hold(event.sequence)
+        raise TimeoutError(
+            f"this trainer cannot use world {self.round}, of size {self.world_size}, and no other world followed within "
+            f"{patience.total_seconds():g} s: start what is missing sooner, or wait longer"
+        )
+
+    def _change(self) -> BaseException:
+        return WorldChanged(f"world {self.round} is over: a new one is being formed")
 
     def _is_over(self, event: WorkerEvent) -> bool:
         if event.sequence <= self._event.sequence:
@@ -118,11 +144,20 @@ class World:
         return event.leave_after is None or self._completed is None or self._completed >= event.leave_after
 
     @contextmanager
-    def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
+    def process_group(
+        self,
+        backend: str | None = None,
+        timeout: timedelta | None = None,
+        device_id: torch.device | int | None = None,
+    ) -> Iterator[None]:
         """Build torch's default process group of this world, and leave it when the `with` block ends.
 
         `backend`: torch's name; None means nccl if there is CUDA, else gloo. `timeout`: how long a collective may take;
-        None means torch's default.
+        None means torch's default. `device_id`: the device that the group is bound to, or the number of a CUDA device;
+        None means cuda:`local_rank` if the backend is nccl of torch 2.15 or later, which would guess it, and otherwise
+        the device of the first tensor.
+
+        Raises ValueError if this torch has no such backend, or this machine no such device.
 
         If the world changes before the group is built, this object becomes the newer world in place, so read `rank` and
         `world_size` inside the block. The block ends the pass, without an exception, on WorldChanged, on any exception
@@ -131,7 +166,7 @@ class World:
         With NCCL an aborted collective does not raise but leaves its buffers as they are. There, call
         `torch.cuda.synchronize()` and `check()` between the backward pass and the optimizer's step as well.
         """
-        self._build(backend, timeout)
+        self._build(backend, timeout, device_id)
         try:
             yield
         except BaseException as error:
@@ -151,13 +186,13 @@ class World:
         """Whether a change of the world has cut this pass short, so that another one follows."""
         return self._ended or (self.changed and not self._grouped)
 
-    def _build(self, backend: str | None, timeout: timedelta | None) -> None:
+    def _build(self, backend: str | None, timeout: timedelta | None, device_id: torch.device | int | None) -> None:
         self._grouped = True
         failures = 0
         while True:
             try:
                 self.check()
-                build_group(self.info, backend, timeout)
+                build_group(self.info, backend, timeout, device_id, self.local_rank)
                 return
             except BaseException as error:
                 leave_groups(in_trouble=True)

@@ -8,14 +8,19 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.groups import books, meshes
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.destroy import destroy_aside
+from softrun.runtime.groups.devices import check_backend, own_device
 from softrun.runtime.groups.group_registry import release_connections, retired_group_of, settle_builds, track_groups
 from softrun.runtime.groups.sockets import Address, in_short
+
+if TYPE_CHECKING:
+    import torch
 
 # Messages of gloo, NCCL and torch's stores if a peer or its store is gone; gloo and NCCL raise plain RuntimeErrors.
 _SYMPTOMS = (
@@ -38,8 +43,17 @@ ABORT_S = 30.0
 _log = logging.getLogger("softrun.runtime")
 
 
-def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None) -> None:
-    """Build the default group of a world. If there is a group of an earlier world, leave that first."""
+def build_group(
+    info: WorkerInfo,
+    backend: str | None,
+    timeout: timedelta | None,
+    device_id: torch.device | int | None,
+    local_rank: int,
+) -> None:
+    """Build the default group of a world. If there is a group of an earlier world, leave that first.
+
+    Raises ValueError if this torch has no such backend, or this machine no such device.
+    """
     import torch
     import torch.distributed as dist
 
@@ -49,7 +63,10 @@ def build_group(info: WorkerInfo, backend: str | None, timeout: timedelta | None
         dist.destroy_process_group()
     leave_unfinished_groups()
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    dist.init_process_group(backend, timeout=timeout, **info.get_pg_parameters())
+    device = torch.device("cuda", device_id) if isinstance(device_id, int) else device_id
+    device = device or own_device(backend, local_rank)
+    check_backend(backend, device)
+    dist.init_process_group(backend, timeout=timeout, device_id=device, **info.get_pg_parameters())
 
 
 def leave_groups(*, in_trouble: bool) -> None:

@@ -56,12 +56,27 @@ def end_world() -> None:
 
 def _marking(init: Callable[..., None]) -> Callable[..., None]:
     def marking(self: Any, *args: Any, **options: Any) -> None:
-        init(self, *args, **options)
+        try:
+            init(self, *args, **options)
+        except RuntimeError as error:
+            if _world and (why := _does_not_fit(self)):
+                raise RuntimeError(why) from error
+            raise
         if _world and getattr(self, "_thread_id", 0) is None:
             self._thread_id = _world  # torch's own mark for meshes of threads that are ranks; None for all others
         _meshes[id(self)] = self
 
     return marking
+
+
+def _does_not_fit(mesh: Any) -> str:
+    ranks, size = mesh._layout.numel(), sys.modules["torch.distributed"].get_world_size()
+    if ranks <= size:
+        return ""
+    return (
+        f"{mesh!r} is for {ranks} ranks, but world {_world} has {size}: build it from the world's size, or form no "
+        "world that is too small (--nnodes MIN:MAX, --worker_failure replace)"
+    )
 
 
 def _retire(mesh: Any) -> None:

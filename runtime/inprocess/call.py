@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
@@ -47,7 +47,10 @@ from softrun.runtime.worker import (
     wait_for_world,
     watch,
 )
-from softrun.runtime.worlds import World, WorldChanged
+from softrun.runtime.worlds import World
+
+if TYPE_CHECKING:
+    import torch
 
 MEMBERS_WAIT = timedelta(minutes=10)  # for other members, if none of the present ones can be active
 TEXT_CHARACTERS = 4000  # of a traceback that is sent to every rank
@@ -376,22 +379,24 @@ class _WrappedWorld(World):
     """The world of one iteration in a wrapper: its end ends the function."""
 
     @contextmanager
-    def process_group(self, backend: str | None = None, timeout: timedelta | None = None) -> Iterator[None]:
+    def process_group(
+        self,
+        backend: str | None = None,
+        timeout: timedelta | None = None,
+        device_id: torch.device | int | None = None,
+    ) -> Iterator[None]:
         """Build a default process group of this world for the block."""
         try:
-            build_group(self.info, backend, timeout)
+            build_group(self.info, backend, timeout, device_id, self.local_rank)
             yield
         except BaseException:
             leave_groups(in_trouble=True)
             raise
         leave_groups(in_trouble=False)
 
-    def check(self, step: int | None = None) -> None:
-        """Write the step to the step log. A change of the world raises without this."""
-        try:
-            super().check(step)
-        except WorldChanged as change:
-            raise RestartRequest(str(change)) from None
+    def _change(self) -> BaseException:
+        """Mostly the function is interrupted before it asks."""
+        return RestartRequest(str(super()._change()))
 
 
 def _clear_frames(error: BaseException | None) -> None:

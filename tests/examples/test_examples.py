@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = {  # what it needs beside torch, and what two workers write at their end
     "first_job.py": ("numpy", r"done: step 50, loss \d\.\d{4}"),
     "train_digits.py": ("sklearn", r"final accuracy 0\.9\d at step \d+ with 2 workers"),
+    "train_hsdp.py": ("torch", r"step 60, loss 0\.\d{6}\n|step 30, loss 1\.\d{6}\n"),
     "rfc_loop.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
     "wrapped_function.py": ("torch", r"step 100, loss \d\.\de-\d\d"),
     "train_lightning.py": ("pytorch_lightning", r"rank [01] of 2: step 100"),

@@ -57,6 +57,65 @@ for world in worlds():
 """
 
 
+# A model that is spread over the ranks makes the same steps as a whole one, in worlds of different sizes.
+MODEL = """
+import copy, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from softrun.runtime import worlds
+torch.set_num_threads(1)
+torch.manual_seed(0)
+batch = torch.randn(12, 8)
+whole = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+state = copy.deepcopy(whole.state_dict())  # what is kept from world to world
+
+def sharded(size):
+    mesh = init_device_mesh("cpu", (size,))
+    model = copy.deepcopy(whole)
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh)
+    return model, dist.get_rank(), size
+
+def tensor_parallel(size):
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = parallelize_module(copy.deepcopy(whole), mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return model, mesh.get_local_rank("data"), size // 2
+
+def full(tensor):
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
+
+def step(model, part, parts):
+    model(batch[part::parts]).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    model.zero_grad()
+
+for world in worlds():
+    with world.process_group():
+        for _ in range(world.round % 3):
+            dist.new_group()
+        for value in state.values():
+            dist.broadcast(value, src=0)
+        model, part, parts = KIND(world.world_size)
+        for name, value in model.state_dict().items():
+            value.copy_(distribute_tensor(state[name], value.device_mesh, value.placements))
+        if KIND is tensor_parallel:
+            step(model, 0, 1)  # each replica has the whole batch
+        else:
+            step(model, part, parts)
+        whole.load_state_dict(state)
+        step(whole, 0, 1)
+        state = {name: full(value) for name, value in model.state_dict().items()}
+        right = all(value.allclose(state[name], atol=1e-6) for name, value in whole.state_dict().items())
+        print("right" if right else "wrong", "in world", world.round)
+        dist.barrier()
+        world.wait_for_change()
+"""
+
+
 def say_in_each_world(agent: FakeAgent, workers: list[Worker], times: int) -> None:
     for _ in range(times):
         agent.form(workers)
@@ -105,6 +164,14 @@ for world in worlds():
 def test_a_mesh_is_built_again_in_each_world(agent: FakeAgent, way: str) -> None:
     script = MESH.replace("sys.argv[1]", repr(way))
     say_in_each_world(agent, [agent.start(script) for _ in range(4)], 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "sizes"), [("sharded", (4, 3, 4)), ("tensor_parallel", (4, 2, 4))])
+def test_a_model_is_spread_anew_in_each_world(agent: FakeAgent, kind: str, sizes: tuple[int, ...]) -> None:
+    workers = [agent.start(MODEL.replace("KIND", kind)) for _ in range(4)]
+    for size in sizes:
+        say_in_each_world(agent, workers[:size], 1)
 
 
 @pytest.mark.parametrize(

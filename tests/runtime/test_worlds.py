@@ -185,6 +185,32 @@ def test_without_a_group_a_pass_ends_with_its_world(agent: FakeAgent) -> None:
     assert worker.output.count("is over") == 2
 
 
+def test_a_world_that_the_trainer_cannot_use_is_waited_out(agent: FakeAgent) -> None:
+    script = """
+from datetime import timedelta
+from softrun.runtime import worlds
+for world in worlds():
+    with world.process_group():
+        if world.world_size % 2:
+            print("waits in world", world.round)
+            world.wait_for_change(timedelta(seconds=0.5 if world.round == 3 else 100))
+        print("uses world", world.round)
+        world.wait_for_change()
+"""
+    workers = [agent.start(script) for _ in range(2)]
+    for members, line in (
+        (workers[:1], "waits in world 1"),
+        (workers, "uses world 2"),
+        (workers[:1], "waits in world 3"),
+    ):
+        agent.form(members)
+        all_say(members, line)
+        if agent.round < 3:
+            agent.pause(members, WorldChangeEvent.SCALE_UP)
+    assert workers[0].ends() == 1
+    assert "TimeoutError: this trainer cannot use world 3, of size 1, and no other world followed" in workers[0].output
+
+
 def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAgent) -> None:
     worker = agent.start(COUNTS)
     agent.form([worker])
