@@ -129,8 +129,8 @@ class World:
                 raise self._change()
             hold(event.sequence)
         raise TimeoutError(
-            f"this trainer cannot use world {self.round}, of size {self.world_size}, and no other world followed within "
-            f"{patience.total_seconds():g} s: start what is missing sooner, or wait longer"
+            f"this trainer cannot use world {self.round}, of size {self.world_size}, and no other world followed "
+            f"within {patience.total_seconds():g} s: start what is missing sooner, or wait longer"
         )
 
     def _change(self) -> BaseException:
