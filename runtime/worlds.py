@@ -18,13 +18,13 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
-from softrun.runtime.groups.groups import build_group, is_lost_connection, leave_groups, stale_group
+from softrun.runtime.groups.groups import GroupOptions, build_group, is_lost_connection, leave_groups, stale_group
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
 
@@ -143,13 +143,12 @@ class World:
             return False
         return event.leave_after is None or self._completed is None or self._completed >= event.leave_after
 
-    @contextmanager
     def process_group(
         self,
         backend: str | None = None,
         timeout: timedelta | None = None,
         device_id: torch.device | int | None = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Build torch's default process group of this world, and leave it when the `with` block ends.
 
         `backend`: torch's name; None means nccl if there is CUDA, else gloo. `timeout`: how long a collective may take;
@@ -166,7 +165,11 @@ class World:
         With NCCL an aborted collective does not raise but leaves its buffers as they are. There, call
         `torch.cuda.synchronize()` and `check()` between the backward pass and the optimizer's step as well.
         """
-        self._build(backend, timeout, device_id)
+        return self._in_group(GroupOptions(backend, timeout, device_id))
+
+    @contextmanager
+    def _in_group(self, options: GroupOptions) -> Iterator[None]:
+        self._build(options)
         try:
             yield
         except BaseException as error:
@@ -186,13 +189,13 @@ class World:
         """Whether a change of the world has cut this pass short, so that another one follows."""
         return self._ended or (self.changed and not self._grouped)
 
-    def _build(self, backend: str | None, timeout: timedelta | None, device_id: torch.device | int | None) -> None:
+    def _build(self, options: GroupOptions) -> None:
         self._grouped = True
         failures = 0
         while True:
             try:
                 self.check()
-                build_group(self.info, backend, timeout, device_id, self.local_rank)
+                build_group(self.info, options, self.local_rank)
                 return
             except BaseException as error:
                 leave_groups(in_trouble=True)

@@ -199,9 +199,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(build_group)
 
     def noting(*args: Any, **options: Any) -> Any:
-        given: dict[str, Any] = {}
-        with suppress(TypeError):  # the callee raises it
-            given = signature.bind(*args, **options).arguments
+        given = _given(signature, args, options)
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
@@ -234,9 +232,7 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
     signature = inspect.signature(create_store)
 
     def connecting(*args: Any, **options: Any) -> Any:
-        asked: dict[str, Any] = {}
-        with suppress(TypeError):  # the callee raises it
-            asked = signature.bind(*args, **options).arguments
+        asked = _given(signature, args, options)
         timeout: timedelta | None = asked.get("timeout")
         if timeout is None or not _agent_serves(asked.get("hostname"), asked.get("port")):
             return create_store(*args, **options)
@@ -255,6 +251,12 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
                 return store
 
     return connecting
+
+
+def _given(signature: inspect.Signature, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    with suppress(TypeError):  # the callee raises it
+        return signature.bind(*args, **options).arguments
+    return {}
 
 
 def _agent_serves(host: Any, port: Any) -> bool:

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.groups import books, meshes
@@ -43,13 +43,15 @@ ABORT_S = 30.0
 _log = logging.getLogger("softrun.runtime")
 
 
-def build_group(
-    info: WorkerInfo,
-    backend: str | None,
-    timeout: timedelta | None,
-    device_id: torch.device | int | None,
-    local_rank: int,
-) -> None:
+class GroupOptions(NamedTuple):
+    """What a trainer asks of its default group; see `World.process_group`."""
+
+    backend: str | None = None
+    timeout: timedelta | None = None
+    device_id: torch.device | int | None = None
+
+
+def build_group(info: WorkerInfo, options: GroupOptions, local_rank: int) -> None:
     """Build the default group of a world. If there is a group of an earlier world, leave that first.
 
     Raises ValueError if this torch has no such backend, or this machine no such device.
@@ -62,11 +64,12 @@ def build_group(
         _log.info("leaving the default process group that was built outside of this world")
         dist.destroy_process_group()
     leave_unfinished_groups()
-    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    device = torch.device("cuda", device_id) if isinstance(device_id, int) else device_id
-    device = device or own_device(backend, local_rank)
+    backend = options.backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    device = options.device_id if options.device_id is not None else own_device(backend, local_rank)
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
     check_backend(backend, device)
-    dist.init_process_group(backend, timeout=timeout, device_id=device, **info.get_pg_parameters())
+    dist.init_process_group(backend, timeout=options.timeout, device_id=device, **info.get_pg_parameters())
 
 
 def leave_groups(*, in_trouble: bool) -> None:

@@ -24,13 +24,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
-from softrun.runtime.groups.groups import build_group, is_lost_connection, is_lost_peer, leave_groups, stale_group
+from softrun.runtime.groups.groups import (
+    GroupOptions,
+    build_group,
+    is_lost_connection,
+    is_lost_peer,
+    leave_groups,
+    stale_group,
+)
 from softrun.runtime.inprocess.callables.initialize import RestartAbort
 from softrun.runtime.inprocess.callables.state import State
 from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
@@ -48,9 +55,6 @@ from softrun.runtime.worker import (
     watch,
 )
 from softrun.runtime.worlds import World
-
-if TYPE_CHECKING:
-    import torch
 
 MEMBERS_WAIT = timedelta(minutes=10)  # for other members, if none of the present ones can be active
 TEXT_CHARACTERS = 4000  # of a traceback that is sent to every rank
@@ -379,15 +383,9 @@ class _WrappedWorld(World):
     """The world of one iteration in a wrapper: its end ends the function."""
 
     @contextmanager
-    def process_group(
-        self,
-        backend: str | None = None,
-        timeout: timedelta | None = None,
-        device_id: torch.device | int | None = None,
-    ) -> Iterator[None]:
-        """Build a default process group of this world for the block."""
+    def _in_group(self, options: GroupOptions) -> Iterator[None]:
         try:
-            build_group(self.info, backend, timeout, device_id, self.local_rank)
+            build_group(self.info, options, self.local_rank)
             yield
         except BaseException:
             leave_groups(in_trouble=True)

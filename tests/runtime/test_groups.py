@@ -120,7 +120,7 @@ def test_a_store_that_is_gone_holds_nobody(over: Callable[[], None], monkeypatch
                 group_registry.track_groups()
                 dist.init_process_group("gloo")
             else:
-                groups.build_group(an_info(0, 2, port), "gloo", None, None, 0)
+                groups.build_group(an_info(0, 2, port), groups.GroupOptions("gloo"), 0)
         except RuntimeError as error:
             outcome.put(error)
 
