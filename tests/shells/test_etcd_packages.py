@@ -57,9 +57,9 @@ print(google.protobuf.__version__)
 
 def run_with(path: str, *args: str) -> str:
     environment = {**os.environ, "PYTHONPATH": path}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    fork_with_threads = "ignore::DeprecationWarning:__main__"  # of Python 3.12 and later; this program means to
+    command = [sys.executable, "-W", fork_with_threads, "-c", PROGRAM, *args]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     return ran.stdout.strip()
