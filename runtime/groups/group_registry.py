@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -29,12 +30,15 @@ from urllib.parse import urlsplit
 
 from softrun.runtime.groups import native
 from softrun.runtime.groups.books import retire_default_group
+from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
 from softrun.runtime.groups.sockets import Address
 from softrun.runtime.groups.stores import underlying_store
 
 NOTE_S = 1.0
 CONNECT = timedelta(seconds=2)
+MOST_RETIRED = 32
+"""How many groups of earlier worlds are still known if they are used again."""
 
 _C10D = "torch.distributed.distributed_c10d"
 _RENDEZVOUS = "torch.distributed.rendezvous"
@@ -74,7 +78,9 @@ _lock = threading.RLock()
 _noted: list[NotedGroup] = []
 _builds: list[Build] = []
 _left: list[Connections] = []  # of groups that were never built
-_retired: list[tuple[str, set[Address]]] = []  # groups of the last world, and what they were connected to
+# Groups of earlier worlds, and what they were connected to.
+_retired: deque[tuple[str, set[Address]]] = deque(maxlen=MOST_RETIRED)
+_watch: Watch | None = None
 _world_is_over = False
 _parents: list[Callable[[], Any]] = []  # groups that a forked process has inherited, which are not its own
 
@@ -114,10 +120,19 @@ def cut_groups() -> list[threading.Thread]:
         builds, noted = list(_builds), list(_noted)
     for build in builds:
         build.abort()
+    _watch_who_stays(noted)
     for group in noted:
         group.cut()
     _retire_lonely()
     return [native.start(_note_and_cut, "softrun-abort")] if _unnoted() else []
+
+
+def _watch_who_stays(cut: list[NotedGroup]) -> None:
+    """Before they are cut: whoever is freed then may raise before this thread goes on."""
+    global _watch
+    if any(group.connections for group in cut):
+        with _lock:
+            _watch = Watch(lambda: all(group in cut for group in _noted), _lock, _watch)
 
 
 def _retire_lonely() -> None:
@@ -143,7 +158,6 @@ def begin_world() -> None:
     global _world_is_over
     with _lock:
         _world_is_over = False
-        _retired.clear()
 
 
 def check_world() -> None:
@@ -187,11 +201,11 @@ def _release(connections: Iterable[Connections | None]) -> None:
 
 
 def retired_group_of(peer: Address) -> str | None:
-    """The group of the last world that had a connection to this address, in words; None if one of this world has."""
+    """The last group of an earlier world that was connected to this address, in words; None if one of this world is."""
     with _lock:
         if any(noted.connections is not None and peer in noted.connections.remotes for noted in _noted):
             return None
-        return next((group for group, remotes in _retired if peer in remotes), None)
+        return next((group for group, remotes in reversed(_retired) if peer in remotes), None)
 
 
 def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:

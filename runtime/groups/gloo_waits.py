@@ -1,0 +1,128 @@
+"""What the threads of this process wait for inside gloo, and making such a wait raise.
+
+A thread that waits for a payload sleeps in the kernel, on an address within gloo's buffer for it. The kernel tells that
+address, and a buffer begins with the address of its class's table of functions. Then gloo's own function makes the wait
+raise (`UnboundBuffer::signalException`, gloo/transport/tcp/unbound_buffer.cc). All that is looked at is read as a file
+(/proc/self/mem), so a wrong guess reads nothing. If the kernel does not tell, or torch was built without these symbols,
+no wait is found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_THREADS = Path("/proc/self/task")
+_MEMORY = Path("/proc/self/mem")
+_RUN_LOOP = "pt_gloo_runloop"
+"""What torch calls the threads that run the collectives of a gloo group."""
+_TABLE = "_ZTVN4gloo9transport3tcp13UnboundBufferE"
+_SIGNAL = "_ZN4gloo9transport3tcp13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
+_REACH = 512
+"""A buffer is smaller, in bytes."""
+_WORD = struct.Struct("@P")
+_MESSAGE = b"Connection closed by peer: the transfer of a payload was half done when its connection ended"
+
+
+class Wait(NamedTuple):
+    """A thread, by the kernel's number, waits for a payload of the buffer at this address."""
+
+    thread: int
+    buffer: int
+
+
+def waits(of: Iterable[int]) -> set[Wait]:
+    """What these threads wait for right now."""
+    gloo = _gloo()
+    if gloo is None:
+        return set()
+    found = ((thread, gloo.buffer_around(address)) for thread in of if (address := _slept_on(thread)))
+    return {Wait(thread, buffer) for thread, buffer in found if buffer is not None}
+
+
+def end(wait: Wait) -> None:
+    """Make the thread raise. It must still wait; no payload may come any more."""
+    gloo = _gloo()
+    if gloo is not None:
+        gloo.signal(wait.buffer)
+
+
+def threads() -> set[int]:
+    """The threads of this process."""
+    with suppress(OSError):
+        return {int(entry.name) for entry in os.scandir(_THREADS)}
+    return set()
+
+
+def is_run_loop(thread: int) -> bool:
+    """Whether a gloo group has this thread of its own, to run its collectives in."""
+    with suppress(OSError):
+        return (_THREADS / str(thread) / "comm").read_text().rstrip() == _RUN_LOOP
+    return False
+
+
+def _slept_on(thread: int) -> int | None:
+    """The first argument of the system call that the thread is in; an address if it waits to be woken by another."""
+    with suppress(OSError, ValueError, IndexError):  # it has ended, or runs, or the kernel does not tell
+        return int((_THREADS / str(thread) / "syscall").read_text().split()[1], 16)
+    return None
+
+
+def _words(address: int) -> list[int]:
+    """What the memory holds from that address on; nothing if there is no memory."""
+    with suppress(OSError, OverflowError, ValueError), _MEMORY.open("rb", buffering=0) as memory:
+        memory.seek(address)
+        return [word for (word,) in _WORD.iter_unpack(memory.read(_REACH))]
+    return []
+
+
+class _Gloo:
+    """What torch's library has of gloo. Raises AttributeError, OSError or ValueError if it does not have it."""
+
+    def __init__(self) -> None:
+        torch, cpp = ctypes.CDLL("libtorch_cpu.so"), ctypes.CDLL("libstdc++.so.6")
+        self._table = ctypes.addressof(ctypes.c_char.in_dll(torch, _TABLE)) + 2 * _WORD.size
+        self._signal = torch[_SIGNAL]
+        self._make_pointer = cpp._ZNSt15__exception_ptr13exception_ptrC1EPv
+        self._error = _exception(cpp)
+        self._size_of = ctypes.CDLL(None).malloc_usable_size
+        self._size_of.restype = ctypes.c_size_t
+
+    def buffer_around(self, address: int) -> int | None:
+        """The buffer that this address is in."""
+        begin = (address - _REACH) // _WORD.size * _WORD.size
+        for at, word in reversed(list(enumerate(_words(begin)))):
+            if word == self._table:
+                buffer = begin + at * _WORD.size
+                return buffer if address < buffer + self._size_of(ctypes.c_void_p(buffer)) else None
+        return None
+
+    def signal(self, buffer: int) -> None:
+        pointer = ctypes.c_void_p()
+        self._make_pointer(ctypes.byref(pointer), self._error)
+        self._signal(ctypes.c_void_p(buffer), ctypes.byref(pointer))  # which takes over what it points to
+
+
+@functools.cache
+def _gloo() -> _Gloo | None:
+    try:
+        return _Gloo()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _exception(cpp: ctypes.CDLL) -> ctypes.c_void_p:
+    """A std::runtime_error that was not thrown yet, and is never freed."""
+    cpp.__cxa_allocate_exception.restype = ctypes.c_void_p
+    cpp.__cxa_init_primary_exception.restype = ctypes.c_void_p
+    error = ctypes.c_void_p(cpp.__cxa_allocate_exception(ctypes.c_size_t(2 * _WORD.size)))
+    cpp._ZNSt13runtime_errorC1EPKc(error, ctypes.c_char_p(_MESSAGE))
+    kind, destroy = ctypes.c_char.in_dll(cpp, "_ZTISt13runtime_error"), cpp._ZNSt13runtime_errorD1Ev
+    cpp.__cxa_init_primary_exception(error, ctypes.byref(kind), destroy)
+    return error
