@@ -14,6 +14,7 @@ from softrun.runtime.events import WorkerInfo
 from softrun.runtime.groups import books, meshes
 from softrun.runtime.groups.abort import abort_groups
 from softrun.runtime.groups.books import has_group
+from softrun.runtime.groups.compiled import drop_compiled
 from softrun.runtime.groups.destroy import destroy_aside
 from softrun.runtime.groups.devices import check_backend, own_device
 from softrun.runtime.groups.group_registry import release_connections, retired_group_of, settle_builds, track_groups
@@ -96,7 +97,7 @@ def leave_groups(*, in_trouble: bool) -> None:
             _log.warning("the process group could not be destroyed in order", exc_info=True)
     if not books.are_empty():
         books.empty()
-    meshes.end_world()
+    _forget_world()
     if not in_trouble:
         release_connections()
 
@@ -108,7 +109,12 @@ def leave_unfinished_groups() -> None:
         if not books.are_empty():
             destroy_aside()
         books.empty()
-        meshes.end_world()
+        _forget_world()
+
+
+def _forget_world() -> None:
+    meshes.end_world()
+    drop_compiled()
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
@@ -123,7 +129,7 @@ def is_lost_peer(error: BaseException | None) -> bool:
 
 
 def stale_group(error: BaseException | None) -> str | None:
-    """Say which group of the last world was used again, if that caused the error, and what to do; None if not.
+    """Say which group of an earlier world was used again, if that caused the error, and what to do; None if not.
 
     gloo's errors name the other end of a connection, which then was one of that group's. Not for errors of a build: a
     new group's port may be one that was free again.

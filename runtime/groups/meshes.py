@@ -5,7 +5,7 @@ world equals the old one, whose groups are gone, and whatever torch has cached b
 
 - DTensor's propagated shardings, in Python and in C++, both for each thread; the plans of its redistributions; expanded
   strategies; tensors' metadata; the estimated costs of collectives
-- compiled graphs that have a mesh among their inputs: their guards compare it
+- compiled graphs that have a mesh among their inputs: their guards compare it (softrun.runtime.groups.compiled)
 
 A cached result names the old mesh, so the next collective looks for a group that does not exist, or finds another one
 under its name. Here meshes of different worlds are different: their worlds are part of what torch compares. What was
@@ -114,4 +114,10 @@ def _costs() -> None:
     sys.modules["torch.distributed.tensor._collective_utils"].MeshTopoInfo.build_from_mesh.cache_clear()
 
 
-_CLEARS = (_propagated_shardings, _propagated_shardings_of_cpp, _redistributions, _metadata, _costs)
+def _random_numbers() -> None:
+    # It is synchronized by a collective when it is made, in which the newcomers of a world would be alone.
+    random: Any = sys.modules["torch.distributed.tensor._random"]
+    random._rng_tracker = None
+
+
+_CLEARS = (_propagated_shardings, _propagated_shardings_of_cpp, _redistributions, _metadata, _costs, _random_numbers)

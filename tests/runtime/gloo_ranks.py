@@ -90,10 +90,16 @@ class Rank:
     def stop(self) -> None:
         os.kill(self.process.pid or 0, signal.SIGSTOP)
 
+    def is_stopped(self) -> bool:
+        return self._state == "T"
+
     def sits(self) -> None:
         """Wait until its main thread sleeps."""
-        status = Path(f"/proc/{self.process.pid}/stat")
-        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "a sleeping rank")
+        wait_until(lambda: self._state == "S", "a sleeping rank")
+
+    @property
+    def _state(self) -> str:
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     def ends(self) -> None:
         self.process.join(PATIENCE_S)

@@ -149,8 +149,9 @@ for world in worlds():
     with world.process_group():
         use = use or KEPT()
         dist.barrier()  # the first to use what it kept is gone then, while its peer may still be connecting
-        use()
-        print("used in world", world.round)
+        if world.round in USED_IN:
+            use()
+        print("was in world", world.round)
         while True:
             time.sleep(0.005)
             world.check()
@@ -188,12 +189,17 @@ def test_a_model_is_spread_anew_in_each_world(agent: FakeAgent, kind: str, sizes
         ),
     ],
 )
-def test_what_was_kept_from_a_world_that_is_over_is_refused(agent: FakeAgent, kept: str, what: str) -> None:
-    workers = [agent.start(KEPT.replace("KEPT", kept)) for _ in range(2)]
-    agent.form(workers)
-    for worker in workers:
-        worker.says("used in world 1")
-    agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
+@pytest.mark.parametrize("again_in", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_what_was_kept_from_a_world_that_is_over_is_refused(
+    agent: FakeAgent, kept: str, what: str, again_in: int
+) -> None:
+    script = KEPT.replace("KEPT", kept).replace("USED_IN", f"(1, {again_in})")
+    workers = [agent.start(script) for _ in range(2)]
+    for world in range(1, again_in):
+        agent.form(workers)
+        for worker in workers:
+            worker.says(f"was in world {world}")
+        agent.pause(workers, WorldChangeEvent.SCALE_DOWN)
     agent.form(workers)
     assert [worker.ends() for worker in workers] == [1, 1]
     for worker in workers:
