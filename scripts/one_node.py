@@ -10,9 +10,11 @@ from signal import SIGKILL, SIGSTOP
 from local_cluster import LocalCluster, Node, Step, send, softrun_command
 
 
-def start_ranks(here: LocalCluster, trainer: Path, ranks: int, args: Sequence[str]) -> Node:
-    """A node that replaces whoever is lost."""
-    flags = ("--restart_policy=soft", "--standalone", f"--nproc_per_node={ranks}")
+def start_ranks(
+    here: LocalCluster, trainer: Path, ranks: int, args: Sequence[str], preload: Sequence[str] = ()
+) -> Node:
+    """A node that replaces whoever is lost. Its workers need not import what is in `preload`."""
+    flags = ("--restart_policy=soft", "--standalone", f"--nproc_per_node={ranks}", f"--preload={','.join(preload)}")
     replace = ("--worker_failure=replace", "--max_restarts=1000")
     return here.start("node", softrun_command(*flags, *replace, script=trainer, args=args))
 

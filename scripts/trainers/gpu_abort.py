@@ -1,8 +1,8 @@
 """A rank whose collective is aborted, and which then builds its group again. See scripts/check_gpu.py.
 
-gpu_abort.py BACKEND, with torchrun's variables in the environment and the store at MASTER_PORT hosted by somebody else.
-The last rank never comes to the collective, if there is more than one. What was found is printed, a line of JSON each:
-{"check": "abort" or "rebuild", "seconds": how long it took}.
+gpu_abort.py BACKEND peer | kernel, with torchrun's variables in the environment and the store at MASTER_PORT hosted by
+somebody else. The last rank never comes to the collective. `kernel`: each rank computes for two seconds before it can.
+Prints a line of JSON: {"out": seconds from the abort until it came out, "rebuild": from there to a sum in a new group}.
 """
 
 import json
@@ -21,8 +21,9 @@ from softrun.runtime.groups.groups import leave_groups
 
 SIT_S = 1.0
 """For a collective of which nobody comes out by itself."""
+KERNEL_S = 2.0
 
-backend, rank, ranks = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+backend, behind, rank, ranks = *sys.argv[1:], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 device = device_of(backend, int(os.environ["LOCAL_RANK"]))
 store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
 
@@ -40,7 +41,19 @@ def expect_sum() -> None:
         raise AssertionError(f"summed {total.item()} over {ranks} ranks")
 
 
-def sit_and_be_aborted() -> None:
+def compute() -> None:
+    """In a kernel that nothing interrupts; on the CPU, in the main thread."""
+    if device.type == "cuda":
+        torch.cuda._sleep(int(KERNEL_S * 1e6 * torch.cuda.clock_rate(device)))  # in cycles; the rate is in MHz
+        return
+    end = time.monotonic() + KERNEL_S
+    numbers = torch.ones(500, 500)
+    while time.monotonic() < end:
+        numbers @ numbers
+
+
+def sit_and_be_aborted() -> float:
+    """Returns how long it took to come out of the collective."""
     came_out = threading.Event()
     aborted_at: list[float] = []
 
@@ -54,6 +67,8 @@ def sit_and_be_aborted() -> None:
     thread.start()
     # gloo raises; with NCCL the call returns at once, and what waits for its kernel returns after the abort.
     with suppress(RuntimeError):
+        if behind == "kernel":
+            compute()
         dist.all_reduce(torch.ones(1, device=device))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -61,24 +76,22 @@ def sit_and_be_aborted() -> None:
     thread.join()
     if not aborted_at:
         raise AssertionError("the collective ended although a rank never came")
-    tell("abort", time.monotonic() - aborted_at[0])
-
-
-def tell(check: str, seconds: float) -> None:
-    print(json.dumps({"check": check, "seconds": seconds}), flush=True)
+    return time.monotonic() - aborted_at[0]
 
 
 track_groups()
 build("first")
-if ranks > 1 and rank < ranks - 1:
-    sit_and_be_aborted()
+told = {}
+if rank < ranks - 1:
+    told["out"] = sit_and_be_aborted()
     store.add("came out", 1)
     if store.add("came out", 0) == ranks - 1:
         store.set("all came out", "")
-elif ranks > 1:
+else:
     store.wait(["all came out"])
 began = time.monotonic()
 leave_groups(in_trouble=True)
 build("second")
-tell("rebuild", time.monotonic() - began)
+told["rebuild"] = time.monotonic() - began
+print(json.dumps(told), flush=True)
 leave_groups(in_trouble=False)

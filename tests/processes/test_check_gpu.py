@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,27 +12,30 @@ import torch
 
 pytestmark = pytest.mark.processes
 
+ONLY_ON_A_GPU = {
+    "several ranks on one GPU",
+    "the device of a group",
+    "CudaHealthCheck, healthy device",
+    "CudaHealthCheck, device-side assert",
+}
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_gpu.py"
 
 
 def check(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *args], capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, str(SCRIPT), *args], capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
-def test_the_checks_pass_on_the_cpu() -> None:
-    done = check("--backend", "gloo", "--ranks", "2", "--timeout", "60")
+def test_the_checks_pass_on_the_cpu(tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    done = check("--backend", "gloo", "--json", str(told))
     assert done.returncode == 0, done.stdout + done.stderr
-    outcomes = {line[13:].split(": ")[0]: line[:13].strip() for line in done.stdout.splitlines()[1:]}
-    assert outcomes == {
-        "several ranks on one GPU": "not checked",
-        "abort of a stuck collective": "ok",
-        "groups rebuilt in the same process": "ok",
-        "CudaHealthCheck, healthy device": "not checked",
-        "CudaHealthCheck, device-side assert": "not checked",
-        "worlds() through a SIGKILL": "ok",
-        "Wrapper through an exception and a hang of 2 s": "ok",
-    }
+    found = {one["check"]: one for one in json.loads(told.read_text())["checks"]}
+    assert {name for name, one in found.items() if one["outcome"] == "ok"} == found.keys() - ONLY_ON_A_GPU
+    assert all(f"| {name} | {one['outcome']} |" in done.stdout for name, one in found.items())
+    parts = found["the parts of a recovery"]["figures"]
+    assert parts.keys() == {"detect_ms", "agree_ms", "abort_ms", "rebuild_ms", "first_step_ms"}
+    assert min(parts.values()) >= 0 < sum(parts.values())
 
 
 @pytest.mark.slow
@@ -40,7 +44,13 @@ def test_a_check_that_fails_is_told() -> None:
     done = check("--backend", "gloo", "--ranks", "2", "--timeout", "0.1")
     assert done.returncode == 1
     assert "failed       worlds() through a SIGKILL: not within 0.1 s" in done.stdout
-    assert done.stderr.startswith("check_gpu: failed: abort of a stuck collective, ")
+    assert done.stderr.startswith("check_gpu: failed: a group and its first sum, ")
+
+
+def test_what_does_not_fit_into_its_time_is_not_checked() -> None:
+    done = check("--backend", "gloo", "--minutes", "0")
+    assert done.returncode == 0
+    assert "not checked  worlds() through a SIGKILL: there was no time left" in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
