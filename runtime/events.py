@@ -178,6 +178,7 @@ class WorkerStatus(_Value):
     broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
     fault: WorkerFault | None = Field(default=None, description="its last fault")
     counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
+    idle: int = Field(default=0, ge=0, description="the last world in which it takes no step, but waits for the next")
     worked: int = Field(
         default=0,
         ge=0,

@@ -26,7 +26,7 @@ from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
 from softrun.runtime.groups.groups import GroupOptions, build_group, is_lost_connection, leave_groups, stale_group
 from softrun.runtime.steplog import is_wanted, log_step
-from softrun.runtime.worker import be_through, completed, hold, last_event, ping, wait_for_world
+from softrun.runtime.worker import be_through, completed, hold, idle, last_event, ping, wait_for_world
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +123,7 @@ class World:
         does, and TimeoutError if that takes longer than `patience`.
         """
         deadline = time.monotonic() + patience.total_seconds()
+        idle()
         while time.monotonic() < deadline:
             event = last_event()
             if self._is_over(event):

@@ -9,7 +9,8 @@ Nobody is interrupted then, so that no step is lost or repeated. It takes two ph
    workers take while the news spreads. No rank has passed that step and every rank can reach it, so each works on to it
    and leaves there, for a world that is ready.
 
-If the workers have only just entered their world and their steps are quick, the agent waits for their first step.
+If the workers have only just entered their world and their steps are quick, the agent waits for their first step, but
+not if they say that they take none (`World.wait_for_change`).
 
 If the barrier is called off, because the newcomer or the leader is gone, the workers are told to go on. If no worker
 counts steps, or the ranks count differently, all leave their world at once.
@@ -74,8 +75,8 @@ class StepBarrier:
         held.tries += 1
         return [*self._workers.hold(seen.local_rank, held.told), LookAtStep(seen.local_rank, held.launch)]
 
-    def counts(self, local_rank: int, launch: int) -> list[Effect]:
-        """A worker has completed its first step in this world."""
+    def look_again(self, local_rank: int, launch: int) -> list[Effect]:
+        """A worker has completed its first step in this world, or takes none in it."""
         held = self._held.get(local_rank)
         if held is None or held.launch != launch or (held.sure and held.told is not None):
             return []

@@ -71,8 +71,8 @@ class WorkerNews:
         told = self._workers.told
         if not self._workers.said(local_rank, launch, status, now) or told is None:
             return
-        if status.counts == told.number:
-            self._effects += self._barrier.counts(local_rank, launch)
+        if told.number in (status.counts, status.idle):
+            self._effects += self._barrier.look_again(local_rank, launch)
         if self._workers.has_worked():
             self._leadership.worked_in(told.number)
         if status.broken_round == told.number:

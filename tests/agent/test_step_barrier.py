@@ -59,10 +59,20 @@ def test_a_first_step_that_comes_soon_is_waited_for() -> None:
         assert barrier.seen(StepSeen(local_rank, 1, None, step_s=0.05)) == []
     assert barrier.answer() is None
     for local_rank in (0, 1):
-        assert barrier.counts(local_rank, 1) == [do.LookAtStep(local_rank, 1)]
+        assert barrier.look_again(local_rank, 1) == [do.LookAtStep(local_rank, 1)]
         assert told(barrier.seen(StepSeen(local_rank, 1, 7, step_s=0.04))) == [(local_rank, 8)]
         barrier.seen(StepSeen(local_rank, 1, 7, step_s=0.04))
     assert barrier.answer() == BarrierAnswer(ASKED, 8, 8, all=True, step_s=0.04)
+
+
+def test_a_step_is_not_waited_for_that_a_worker_says_it_will_not_take() -> None:
+    barrier = StepBarrier(at_work())
+    barrier.follow(ASKED)
+    for local_rank in (0, 1):
+        barrier.seen(StepSeen(local_rank, 1, None, step_s=0.05))
+        assert barrier.look_again(local_rank, 1) == [do.LookAtStep(local_rank, 1)]
+        assert barrier.seen(StepSeen(local_rank, 1, None, step_s=0.0)) == []
+    assert barrier.answer() == BarrierAnswer(ASKED, 0, 0, all=False)
 
 
 def test_a_first_step_that_takes_long_is_not_waited_for() -> None:
@@ -87,12 +97,12 @@ def test_one_that_begins_to_count_is_held_then() -> None:
     barrier.follow(ASKED)
     for local_rank in (0, 1):
         barrier.seen(StepSeen(local_rank, 1, None))
-    assert barrier.counts(0, 1) == [do.LookAtStep(0, 1)]
+    assert barrier.look_again(0, 1) == [do.LookAtStep(0, 1)]
     assert barrier.answer() is None
     assert told(barrier.seen(StepSeen(0, 1, 7))) == [(0, 8)]
     barrier.seen(StepSeen(0, 1, 7))
     assert barrier.answer() == BarrierAnswer(ASKED, 8, 8, all=False)
-    assert barrier.counts(0, 1) == [], "it was told"
+    assert barrier.look_again(0, 1) == [], "it was told"
 
 
 def test_a_step_of_the_last_world_does_not_stand_for_the_first_of_this_one() -> None:
@@ -100,7 +110,7 @@ def test_a_step_of_the_last_world_does_not_stand_for_the_first_of_this_one() -> 
     barrier.follow(ASKED)
     assert told(barrier.seen(StepSeen(0, 1, 7, 0.01))) == [(0, 8)]
     assert barrier.seen(StepSeen(0, 1, None, 0.01)) == [], "it has begun meanwhile"
-    assert barrier.counts(0, 1) == [do.LookAtStep(0, 1)]
+    assert barrier.look_again(0, 1) == [do.LookAtStep(0, 1)]
 
 
 def test_they_go_on_when_it_comes_to_nothing() -> None:

@@ -34,7 +34,7 @@ FURTHER = {
     "first_job.py": ["50"],  # steps
     "launch_from_program.py": ["--endpoint", "localhost:0"],  # a free port
 }
-MOST_LINES = 80
+MOST_LINES = 90
 
 
 @pytest.fixture

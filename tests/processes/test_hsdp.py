@@ -63,10 +63,12 @@ def test_two_losses_and_returns_change_no_digit_of_a_loss(cluster: LocalCluster,
     assert printed.items() <= told.items()
 
 
-def test_a_whole_replica_is_lost_and_returns(cluster: LocalCluster, start: Start, told: Losses) -> None:
+def test_a_whole_replica_joins_is_lost_and_returns(cluster: LocalCluster, start: Start, told: Losses) -> None:
     """A world of another size sums in another order: nearly the same losses."""
     at = time.monotonic()
-    a, b = (train(start, name, 100_000, nnodes="1:2") for name in "ab")
+    a = train(start, "a", 100_000, nnodes="1:2")
+    cluster.wait_for_steps(2, after=at)
+    b = train(start, "b", 100_000, nnodes="1:2")
     cluster.wait_for_steps(4, after=at)
     at = b.kill()
     cluster.wait_for_steps(2, after=at)

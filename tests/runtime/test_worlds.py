@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,10 +18,8 @@ from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEven
 pytestmark = pytest.mark.processes
 
 # The RFC's loop ("Description"), with the names filled in. The model keeps the group referenced after it is destroyed.
-# It rests between two steps: where a rank dies just while a neighbour writes to it, gloo can leave that one stuck for
-# good (softrun.runtime.groups.groups), and no abort helps there.
 RFC_LOOP = """
-import time, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from softrun.runtime import get_worker_info
 torch.set_num_threads(1)
@@ -32,7 +31,6 @@ for attempt in range(5):
         parallel = DistributedDataParallel(model)
         while True:
             parallel(torch.ones(2, 8)).sum().backward()
-            time.sleep(0.005)
             step += 1
             if step % 10 == 0:
                 print("world of", dist.get_world_size(), "goes on")
@@ -185,6 +183,11 @@ def test_without_a_group_a_pass_ends_with_its_world(agent: FakeAgent) -> None:
     assert worker.output.count("is over") == 2
 
 
+def is_idle(worker: Worker, world: int) -> bool:
+    status = worker.status
+    return status is not None and status.idle == world
+
+
 def test_a_world_that_the_trainer_cannot_use_is_waited_out(agent: FakeAgent) -> None:
     script = """
 from datetime import timedelta
@@ -205,6 +208,8 @@ for world in worlds():
     ):
         agent.form(members)
         all_say(members, line)
+        for worker in members:
+            wait_until(partial(is_idle, worker, agent.round), "the word that it takes no step")
         if agent.round < 3:
             agent.pause(members, WorldChangeEvent.SCALE_UP)
     assert workers[0].ends() == 1
