@@ -23,6 +23,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pydantic import PrivateAttr
@@ -100,6 +101,11 @@ def free_trainer_by(free: Callable[[WorkerEvent], None]) -> Callable[[], None]:
     return _worker().free_trainer_by(free)
 
 
+def idle() -> None:
+    """This worker takes no step in its world: nobody needs to wait for one before the next world."""
+    _worker().idle()
+
+
 def last_event() -> WorkerEvent:
     """Return the newest event; for softrun itself, see `get_worker_event`."""
     return _worker().last()
@@ -123,6 +129,11 @@ def hold(after: int) -> None:
 def watch(limits: ProgressLimits) -> None:
     """Have the agent act if this worker makes no progress within these limits."""
     _worker().watch(limits)
+
+
+def busy() -> AbstractContextManager[None]:
+    """A block that counts as progress, for an hour at most, whatever the main thread does in it."""
+    return _worker().busy()
 
 
 def withhold_progress(withheld: bool) -> None:
@@ -322,6 +333,9 @@ class _Worker:
             self._progress.hold()
         self.inbox.wait(after)
 
+    def busy(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._progress is None else self._progress.busy()
+
     def withhold_progress(self, withheld: bool) -> None:
         if self._progress is not None:
             self._progress.withhold(withheld)
@@ -343,6 +357,11 @@ class _Worker:
             self._progress.completed(step)
             if self._status.counts != self._round:
                 self._tell(counts=self._round)
+
+    def idle(self) -> None:
+        if self._progress is not None and self._status.idle != self._round:
+            self._progress.idle()
+            self._tell(idle=self._round)
 
     def watch(self, limits: ProgressLimits) -> None:
         if self._progress is not None:

@@ -26,8 +26,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ from softrun.runtime.channel.ownership import claimant, is_running
 from softrun.runtime.channel.page import BEAT, OWNER, PING, SHOWS, STEP, TOOK, Page
 
 BEAT_INTERVAL_S = 0.25
+BUSY_S = 3600.0
+"""How long a block may count as progress whatever the main thread does in it: longer than a checkpoint takes."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """On this signal a worker's main thread writes its Python stack to standard error, whatever it is doing."""
 SHOWN_THREADS = SHOWN_FRAMES = 100
@@ -77,6 +79,7 @@ class Progress:
         self._each_beat = each_beat
         self._completed_at = 0
         self._asked = self._failed = self._withheld = False
+        self._busy_until = 0.0
         self._shown = page.words[SHOWS]
         self._ended = threading.Event()
         self._call = _PENDING(self._beat)  # kept: the interpreter holds a bare pointer to it
@@ -97,6 +100,16 @@ class Progress:
         """While withheld, only pings count, not the main thread's byte code: it may be polling for ever."""
         self._withheld = withheld
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A block that makes progress although it may sit in one call, such as the writing of a checkpoint."""
+        outer = self._busy_until
+        self._busy_until = outer or time.monotonic() + BUSY_S
+        try:
+            yield
+        finally:
+            self._busy_until = outer
+
     @property
     def is_own(self) -> bool:
         """Whether this is still the process whose progress the page shows."""
@@ -112,6 +125,11 @@ class Progress:
         self._completed_at = 0
         if self._words[PING]:
             self.ping()
+
+    def idle(self) -> None:
+        """No step follows in this world: how long the last one took says nothing of the next."""
+        if self._words[OWNER] == self._owner:
+            self._words[TOOK] = 0
 
     def completed(self, step: int) -> None:
         """The worker has completed this step of its world."""
@@ -139,7 +157,16 @@ class Progress:
             if self._words[SHOWS] != self._shown:
                 self._shown = self._words[SHOWS]
                 show_other_stacks()
+            if time.monotonic() < self._busy_until:
+                self._show_busy()
             self._call_each_beat()
+
+    def _show_busy(self) -> None:
+        words = self._words
+        if words[OWNER] == self._owner and not self._withheld:
+            words[BEAT] = time.monotonic_ns()
+            if words[PING]:
+                words[PING] = words[BEAT]
 
     def _call_each_beat(self) -> None:
         try:

@@ -46,6 +46,7 @@ from softrun.runtime.inprocess.world_store import WorldStore
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
     begin_call,
+    busy,
     end_call,
     free_trainer_by,
     leave_call,
@@ -108,8 +109,11 @@ class CallWrapper:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Let no restart begin in a block, such as writing a checkpoint. It is not entered once a restart has begun."""
-        with self._call.session.interrupt.atomic():
+        """Let no restart begin in a block, such as writing a checkpoint. It is not entered once a restart has begun.
+
+        The block counts as progress, for an hour at most, even if it is one long call.
+        """
+        with self._call.session.interrupt.atomic(), busy():
             yield
 
 

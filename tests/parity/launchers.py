@@ -50,6 +50,8 @@ def normal(text: str, directory: Path) -> str:
     for pattern, word in (
         (re.escape(str(directory)), "HERE"),
         (r"\(pid: \d+\)", "(pid: PID)"),
+        (r"={10,}", "=========="),  # as wide as the line with the pid
+        (r"-{10,}", "----------"),
         (r"by PID \d+", "by PID PID"),
         (r"(?<=Process )\d+", "PID"),
         (r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", "TIME"),

@@ -14,8 +14,10 @@ from gloo_ranks import Me
 from wrapped_ranks import Job, sit
 
 from fake_agent import wait_until
+from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.inprocess import (
     ActiveWorldSizeDivisibleBy,
+    CallWrapper,
     Compose,
     RankDiscarded,
     RestartAbort,
@@ -158,6 +160,30 @@ def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
         return progress is not None and time.monotonic() - progress.last_s > 1.5
 
     wait_until(stands_still, "no progress is shown")
+
+
+def test_an_atomic_block_is_progress_even_if_it_is_one_call(job: Job) -> None:
+    """A rank that writes a checkpoint is not hung, however long it takes."""
+
+    def work(me: Me) -> None:
+        @Wrapper()
+        def train(call: CallWrapper) -> None:
+            with call.atomic():
+                me.say("saving")
+                time.sleep(600)
+
+        train()
+
+    (worker,) = job.begin(work, 1)
+    assert worker.says() == "saving"
+    worker.sits()
+    sits_since = time.monotonic()
+
+    def shows_progress() -> bool:
+        progress = worker.writer.read_progress()
+        return progress is not None and progress.last_s > sits_since + 2 * BEAT_INTERVAL_S
+
+    wait_until(shows_progress, "progress beside the call")
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "os._exit", "discarded", "returns"])
