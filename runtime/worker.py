@@ -131,9 +131,9 @@ def watch(limits: ProgressLimits) -> None:
     _worker().watch(limits)
 
 
-def busy() -> AbstractContextManager[None]:
-    """A block that counts as progress, for an hour at most, whatever the main thread does in it."""
-    return _worker().busy()
+def writing() -> AbstractContextManager[None]:
+    """A block in which what the process writes counts as progress, for an hour at most."""
+    return _worker().writing()
 
 
 def withhold_progress(withheld: bool) -> None:
@@ -333,8 +333,8 @@ class _Worker:
             self._progress.hold()
         self.inbox.wait(after)
 
-    def busy(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._progress is None else self._progress.busy()
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._progress is None else self._progress.writing()
 
     def withhold_progress(self, withheld: bool) -> None:
         if self._progress is not None:

@@ -2,11 +2,12 @@
 
 The main thread writes the **beat** when it executes byte code: a thread of softrun only asks the interpreter to call a
 function there (`Py_AddPendingCall`). So a living thread of ours, or one in C++, proves nothing, and neither does a main
-thread that sits in a call, with or without the GIL. The **ping** comes from the trainer, for loops that execute byte
-code and get nowhere; it counts from its first use. The **step** is the last that the trainer has completed in its
-present world, and **took** is how long the last step took in any world. Beat and ping are times of CLOCK_MONOTONIC,
-which all processes of a host share. Each end writes its own of step and event before it reads the other's, with far
-more in between than a processor reorders, so at least one of them sees what the other has done.
+thread that sits in a call, with or without the GIL. Only in a block that writes a checkpoint, writing is a beat, too.
+The **ping** comes from the trainer, for loops that execute byte code and get nowhere; it counts from its first use. The
+**step** is the last that the trainer has completed in its present world, and **took** is how long the last step took in
+any world. Beat and ping are times of CLOCK_MONOTONIC, which all processes of a host share. Each end writes its own of
+step and event before it reads the other's, with far more in between than a processor reorders, so at least one of them
+sees what the other has done.
 
 Nothing here judges. The agent looks only when a limit has passed (`softrun.agent.core.progress_watchdog`), so a ping
 costs a write to memory, and the beat a few microseconds four times a second.
@@ -33,10 +34,11 @@ from typing import NamedTuple
 
 from softrun.runtime.channel.ownership import claimant, is_running
 from softrun.runtime.channel.page import BEAT, OWNER, PING, SHOWS, STEP, TOOK, Page
+from softrun.runtime.channel.writes import Writes
 
 BEAT_INTERVAL_S = 0.25
-BUSY_S = 3600.0
-"""How long a block may count as progress whatever the main thread does in it: longer than a checkpoint takes."""
+WRITING_S = 3600.0
+"""How long writing may count as progress in one block: longer than a checkpoint takes."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """On this signal a worker's main thread writes its Python stack to standard error, whatever it is doing."""
 SHOWN_THREADS = SHOWN_FRAMES = 100
@@ -79,7 +81,7 @@ class Progress:
         self._each_beat = each_beat
         self._completed_at = 0
         self._asked = self._failed = self._withheld = False
-        self._busy_until = 0.0
+        self._writes: Writes | None = None  # in a block of `writing`
         self._shown = page.words[SHOWS]
         self._ended = threading.Event()
         self._call = _PENDING(self._beat)  # kept: the interpreter holds a bare pointer to it
@@ -101,14 +103,14 @@ class Progress:
         self._withheld = withheld
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """A block that makes progress although it may sit in one call, such as the writing of a checkpoint."""
-        outer = self._busy_until
-        self._busy_until = outer or time.monotonic() + BUSY_S
+    def writing(self) -> Iterator[None]:
+        """A block in which it is progress, too, if the process writes, while the main thread may sit in one call."""
+        outer = self._writes
+        self._writes = outer or Writes(time.monotonic() + WRITING_S)
         try:
             yield
         finally:
-            self._busy_until = outer
+            self._writes = outer
 
     @property
     def is_own(self) -> bool:
@@ -157,13 +159,12 @@ class Progress:
             if self._words[SHOWS] != self._shown:
                 self._shown = self._words[SHOWS]
                 show_other_stacks()
-            if time.monotonic() < self._busy_until:
-                self._show_busy()
+            self._count_writes()
             self._call_each_beat()
 
-    def _show_busy(self) -> None:
-        words = self._words
-        if words[OWNER] == self._owner and not self._withheld:
+    def _count_writes(self) -> None:
+        words, writes = self._words, self._writes
+        if writes is not None and words[OWNER] == self._owner and not self._withheld and writes.go_on():
             words[BEAT] = time.monotonic_ns()
             if words[PING]:
                 words[PING] = words[BEAT]

@@ -2,8 +2,9 @@
 
 When a connection ends, gloo tells whoever waits for a payload that was announced. It forgets those that are half done:
 what was received in part (`rx_` in gloo/transport/tcp/pair.cc, `Pair::signalException`), and what is queued to be sent
-(`tx_`: it tells only users of "bound" buffers, and torch is none). Whoever waits for one of these waits until the group's
-timeout, half an hour, however its connections end. So whoever still waits a moment after the groups were cut is freed.
+(`tx_`: it tells only users of "bound" buffers, and torch is none). Whoever waits for one of these waits until the
+group's timeout, half an hour, however its connections end. So whoever still waits a moment after the groups were cut is
+freed.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ from softrun.runtime.inprocess.world_store import WorldStore
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
     begin_call,
-    busy,
     end_call,
     free_trainer_by,
     leave_call,
@@ -54,6 +53,7 @@ from softrun.runtime.worker import (
     tell_fault,
     wait_for_world,
     watch,
+    writing,
 )
 from softrun.runtime.worlds import World
 
@@ -111,9 +111,10 @@ class CallWrapper:
     def atomic(self) -> Iterator[None]:
         """Let no restart begin in a block, such as writing a checkpoint. It is not entered once a restart has begun.
 
-        The block counts as progress, for an hour at most, even if it is one long call.
+        What the process writes in it counts as progress, for an hour at most, even if the block is one long call. In
+        any other call that takes longer than `soft_timeout`, the rank is taken for hung.
         """
-        with self._call.session.interrupt.atomic(), busy():
+        with self._call.session.interrupt.atomic(), writing():
             yield
 
 
@@ -197,7 +198,7 @@ class Call:
                 except RestartRequest as request:
                     self._error = request
                 except Exception as error:
-                    self._fault(error)
+                    self._error = self._fault(error)
                 self._clean_up()
                 self.iteration += 1
                 event = session.next_event()
@@ -206,8 +207,9 @@ class Call:
                 rank = event.worker_info.rank
                 if event.fault is not None:
                     _log.warning("worker %d restarts after a %s", rank, event.fault.text)
-                elif event.change_event is None and isinstance(self._error, Exception):
+                elif event.change_event is None and isinstance(self._error, RestartRequest) and self._error.__cause__:
                     # All peers are there: no peer was lost.
+                    self._error = self._error.__cause__
                     _log.warning("worker %d restarts after an exception of its own", rank, exc_info=self._error)
         except _EndsError as end:
             self._terminate(end.error)
@@ -315,27 +317,30 @@ class Call:
         values: dict[type, Any] = {CallWrapper: CallWrapper(self), State: self.state, World: world}
         return {name: values[kind] for name, kind in self.wanted.items()}
 
-    def _fault(self, error: Exception) -> None:
-        """Report an exception as this rank's fault, unless a lost peer has caused it."""
+    def _fault(self, error: Exception) -> BaseException:
+        """Report an exception as this rank's fault, unless a lost peer has caused it. Returns what has ended it."""
         stale = None if self.session.changed else stale_group(error)
         if stale is not None:
             cause, error = error, RuntimeError(stale)
             error.__cause__ = cause
-        self._error = error
         if not _agents_are_there():
             raise error
         info, round_ = self.session.event.worker_info, self.session.event.round
         if (stale is None and is_lost_peer(error)) or (self.session.changed and is_lost_connection(error)):
             _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
-        else:
-            text = "".join(traceback.format_exception(error))
-            shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
-            tell_fault(
-                f"fault of rank {info.rank} of world {round_}: {shown}",
-                self.session.shared_depth,
-                self.options.last_call_wait_s,
-            )
-            _log.error("fault in worker %d, world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
+            # It is chance whether this error or the interruption comes first.
+            request = RestartRequest(f"a peer was lost in world {round_}")
+            request.__cause__ = error
+            return request
+        text = "".join(traceback.format_exception(error))
+        shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
+        tell_fault(
+            f"fault of rank {info.rank} of world {round_}: {shown}",
+            self.session.shared_depth,
+            self.options.last_call_wait_s,
+        )
+        _log.error("fault in worker %d, world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
+        return error
 
     def _clean_up(self) -> None:
         self.session.interrupt.abort(self.abort)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from gloo_ranks import Me
-from wrapped_ranks import Job, sit
+from wrapped_ranks import Job, Worker, sit
 
 from fake_agent import wait_until
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
+from softrun.runtime.channel.writes import ENOUGH
 from softrun.runtime.inprocess import (
     ActiveWorldSizeDivisibleBy,
     CallWrapper,
@@ -30,6 +35,8 @@ from softrun.runtime.inprocess import (
 )
 from softrun.runtime.inprocess.seating import AssignmentError
 
+FIFO = "fifo"
+Save = Callable[[Path], None]
 BY_EIGHT = Compose(ActiveWorldSizeDivisibleBy(8), ShiftRanks())
 
 
@@ -162,28 +169,63 @@ def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
     wait_until(stands_still, "no progress is shown")
 
 
-def test_an_atomic_block_is_progress_even_if_it_is_one_call(job: Job) -> None:
-    """A rank that writes a checkpoint is not hung, however long it takes."""
+def write_beside(directory: Path) -> None:
+    """Write by other threads, as checkpointing libraries do; this one waits in one call."""
 
+    def write() -> None:
+        with (directory / "checkpoint").open("wb") as file:
+            while True:
+                file.seek(0)
+                file.write(bytes(ENOUGH))
+                time.sleep(0.01)
+
+    threading.Thread(target=write, daemon=True).start()
+    time.sleep(600)
+
+
+def wait_for_device(directory: Path) -> None:
+    """As in an fsync on a slow disk: in this way a parent waits until its child has opened its output."""
+    libc, actions = ctypes.CDLL(None), ctypes.create_string_buffer(1024)
+    libc.posix_spawn_file_actions_init(actions)
+    libc.posix_spawn_file_actions_addopen(actions, 1, str(directory / FIFO).encode(), os.O_WRONLY, 0)
+    libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, (ctypes.c_char_p * 2)(b"true"), None)
+
+
+@pytest.mark.parametrize("save", [write_beside, wait_for_device])
+def test_writing_in_an_atomic_block_is_progress_even_in_one_call(job: Job, tmp_path: Path, save: Save) -> None:
+    """A rank that writes a checkpoint is not hung, however long it takes."""
+    os.mkfifo(tmp_path / FIFO)
+    try:
+        worker = begin_to_save(job, lambda: save(tmp_path))
+        began = time.monotonic()
+        wait_until(lambda: last_progress_s(worker) > began + 8 * BEAT_INTERVAL_S, "progress beside the call")
+    finally:
+        os.close(os.open(tmp_path / FIFO, os.O_RDONLY | os.O_NONBLOCK))  # the child goes on
+
+
+def test_an_atomic_block_that_hangs_makes_no_progress(job: Job) -> None:
+    worker = begin_to_save(job, lambda: time.sleep(600))
+    wait_until(lambda: time.monotonic() > last_progress_s(worker) + 4 * BEAT_INTERVAL_S, "no progress")
+
+
+def begin_to_save(job: Job, save: Callable[[], None]) -> Worker:
     def work(me: Me) -> None:
         @Wrapper()
         def train(call: CallWrapper) -> None:
             with call.atomic():
                 me.say("saving")
-                time.sleep(600)
+                save()
 
         train()
 
     (worker,) = job.begin(work, 1)
     assert worker.says() == "saving"
-    worker.sits()
-    sits_since = time.monotonic()
+    return worker
 
-    def shows_progress() -> bool:
-        progress = worker.writer.read_progress()
-        return progress is not None and progress.last_s > sits_since + 2 * BEAT_INTERVAL_S
 
-    wait_until(shows_progress, "progress beside the call")
+def last_progress_s(worker: Worker) -> float:
+    progress = worker.writer.read_progress()
+    return 0 if progress is None else progress.last_s
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "os._exit", "discarded", "returns"])

@@ -6,6 +6,7 @@ Quotes are of NVIDIA's usage guide.
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from wrapped_ranks import SHORT_S, Job, Record, Stop, sit
 
 from fake_agent import wait_until
 from softrun.runtime import World
-from softrun.runtime.inprocess import CallWrapper, State, Wrapper
+from softrun.runtime.inprocess import AbortProcessGroups, CallWrapper, FaultCounter, State, Wrapper
 
 # Faults
 
@@ -42,6 +43,41 @@ def test_a_fault_is_told_with_its_traceback_in_the_log_of_every_rank(job: Job, f
         assert worker.says() == 1
         restarts = worker.log.partition(f"worker {rank} restarts after a fault of rank 1 of world 1: ")[2]
         assert re.match(rf"Traceback .* in train\n.*{fault.__name__}: the loss is not a number\n", restarts, re.DOTALL)
+
+
+def test_what_an_abort_makes_the_function_raise_is_no_fault_of_its_rank(job: Job) -> None:
+    """Mostly the function is interrupted first."""
+
+    def work(me: Me) -> None:
+        seen: list[str] = []
+        counter = FaultCounter(1)
+
+        def note(state: State) -> None:
+            seen.append(type(state.fn_exception).__name__)
+
+        def abort(state: State) -> None:
+            AbortProcessGroups()(state)
+            time.sleep(SHORT_S)
+
+        @Wrapper(initialize=note, abort=abort, health_check=counter)
+        def train(state: State) -> int:
+            dist.init_process_group("gloo")
+            dist.barrier()
+            if state.iteration == 0:
+                if state.rank == 1:
+                    raise ValueError("the loss is not a number")
+                dist.recv(torch.empty(1))
+            return state.iteration
+
+        train()
+        me.say((seen, counter.faults))
+
+    workers = job.begin(work, 2)
+    job.restart()
+    assert [worker.says() for worker in workers] == [
+        (["NoneType", "RestartRequest"], 0),
+        (["NoneType", "ValueError"], 1),
+    ]
 
 
 def test_an_exception_that_looks_like_a_lost_peers_is_told_in_the_log(job: Job) -> None:

@@ -23,7 +23,8 @@ class State:
     round: int
     """The number that the agents gave this world."""
     fn_exception: BaseException | None = None
-    """The exception that ended the last iteration on this rank, if one did."""
+    """What ended the last iteration on this rank: what the function raised, or `RestartRequest` if the reason lies
+    elsewhere, such as a lost peer; None at first."""
 
     @property
     def is_active(self) -> bool:
