@@ -4,6 +4,7 @@ gpu_rebuilds.py BACKEND TIMES, with torchrun's variables in the environment and 
 somebody else. Prints a line of JSON: {"before": what it had after the tenth time, "after": what it had in the end}.
 """
 
+import ctypes
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ numbers = torch.empty(10_000_000, device=device)
 
 def held() -> dict[str, float]:
     """What this process holds now. What a GPU has in use is of all its processes."""
+    ctypes.CDLL(None).malloc_trim(0)  # without it, what is free counts as well
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     here = {
         "host_mb": pages * os.sysconf("SC_PAGE_SIZE") / MB,
