@@ -12,7 +12,7 @@ The map, from the ground up. A room imports from those above it in this list, ne
     groups/      torch's process groups: which exist, and how they are aborted, destroyed and forgotten
     worker       this worker: its place, its events, its progress
     worlds       one pass per world
-    inprocess/   the wrapper, which restarts a function in its process; `callables/` holds its callbacks
+    inprocess/   the wrapper, which restarts a function in its process, and its callbacks; `calls/` runs them
 """
 
 from __future__ import annotations

@@ -136,6 +136,11 @@ def writing() -> AbstractContextManager[None]:
     return _worker().writing()
 
 
+def refresh_progress() -> None:
+    """Count limits from now: what the trainer was busy with is exempt from them."""
+    _worker().refresh_progress()
+
+
 def withhold_progress(withheld: bool) -> None:
     """While withheld, only pings count as progress, not byte code that the main thread executes."""
     _worker().withhold_progress(withheld)
@@ -335,6 +340,10 @@ class _Worker:
 
     def writing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._progress is None else self._progress.writing()
+
+    def refresh_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.hold()
 
     def withhold_progress(self, withheld: bool) -> None:
         if self._progress is not None:

@@ -127,6 +127,7 @@ class Progress:
         self._completed_at = 0
         if self._words[PING]:
             self.ping()
+        self._beat(None)
 
     def idle(self) -> None:
         """No step follows in this world: how long the last one took says nothing of the next."""

@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_name(module: str) -> None:
     assert not missing, f"docs/api.md lacks {', '.join(missing)} of {module}"
 
 
-@pytest.mark.parametrize("module", ["agent/core/worker_slot.py", "runtime/inprocess/call.py"])
+@pytest.mark.parametrize("module", ["agent/core/worker_slot.py", "runtime/inprocess/calls/call.py"])
 def test_the_design_shows_the_drawings_of_the_code(module: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / module).read_text())) or ""
     drawn = [textwrap.dedent(paragraph) for paragraph in text.split("\n\n") if "──" in paragraph]

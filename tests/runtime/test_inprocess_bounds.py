@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import threading
 import time
@@ -31,9 +32,9 @@ from softrun.runtime.inprocess import (
     Seat,
     ShiftRanks,
     Wrapper,
-    call,
 )
-from softrun.runtime.inprocess.seating import AssignmentError
+from softrun.runtime.inprocess.calls import call
+from softrun.runtime.inprocess.calls.seating import AssignmentError
 
 FIFO = "fifo"
 Save = Callable[[Path], None]
@@ -51,7 +52,7 @@ def test_a_rank_assignment_that_raises_ends_the_wrapper_on_every_rank(job: Job) 
             me.say(str(error))
 
     for worker in job.begin(work, 2):
-        assert worker.says() == "KeyError: 'no such host'"
+        assert re.fullmatch(r"rank assignment \S+broken: KeyError: 'no such host'", worker.says())
         assert worker.status.fault is None, "another world would not mend it"
 
 

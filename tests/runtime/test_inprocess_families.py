@@ -31,6 +31,7 @@ from softrun.runtime.inprocess import (
     HealthCheck,
     Initialize,
     MaxActiveWorldSize,
+    Mode,
     NestedRestarterAborted,
     NestedRestarterFinalized,
     NestedRestarterHandlingCompleted,
@@ -49,8 +50,8 @@ from softrun.runtime.inprocess import (
 
 
 def test_a_rank_without_an_active_rank_is_a_reserve() -> None:
-    assert at(active_rank=0).is_active
-    assert not at(active_rank=None).is_active
+    assert at(mode=Mode.ACTIVE).is_active
+    assert not at(mode=Mode.INACTIVE, active_rank=None).is_active
 
 
 # Compose
@@ -71,7 +72,7 @@ def test_a_callback_that_returns_nothing_passes_its_argument_on() -> None:
     seen: list[object] = []
     assert Compose(seen.append, RetryController(), seen.append)(STATE) is STATE
     assert seen == [STATE, STATE]
-    assert Compose(seen.append)() is None, "an Abort may be called without a state"
+    assert Compose(seen.append)(None) is None, "an Abort may be called without a state"
     assert Compose()(STATE) is STATE
 
 
@@ -83,7 +84,7 @@ class Both(Initialize, Finalize):
     ("members", "family"),
     [
         ((ShiftRanks(), ActivateAllRanks()), RankAssignment),
-        ((ShiftRanks(), lambda seats: seats), RankAssignment),
+        ((ShiftRanks(), lambda ctx: ctx), RankAssignment),
         ((print, RetryController()), Initialize),
         ((NestedRestarterHandlingStarting(),), Abort),
         ((FaultCounter(3), Compose(CudaHealthCheck(), print)), HealthCheck),
@@ -127,7 +128,7 @@ def test_families_cannot_be_mixed() -> None:
 def test_a_compose_can_be_copied_and_pickled() -> None:
     composed = Compose(ShiftRanks(), MaxActiveWorldSize(2))
     for again in (copy.deepcopy(composed), pickle.loads(pickle.dumps(composed))):
-        assert again.callbacks == composed.callbacks
+        assert again.instances == composed.instances
         assert isinstance(again, RankAssignment)
     assert repr(composed) == "Compose(ShiftRanks(), MaxActiveWorldSize(max_active_world_size=2))"
 
@@ -203,10 +204,10 @@ def test_an_outer_system_reads_the_phases(caplog: pytest.LogCaptureFixture) -> N
         callback(given_state)  # type: ignore[operator]
     assert [message.removeprefix("[NestedRestarter] name=[InProcess] ") for message in caplog.messages] == [
         "state=initialize rank=0 active_rank=0 world_size=4 iteration=0 round=7",
-        "state=handling_start rank=0 active_rank=0 world_size=4 iteration=0 round=7",
-        "state=handling_start",
-        "state=handling_processing rank=0 active_rank=0 world_size=4 iteration=0 round=7",
-        "state=handling_completed rank=0 active_rank=None world_size=4 iteration=1 round=7",
+        "state=handling stage=starting rank=0 active_rank=0 world_size=4 iteration=0 round=7",
+        "state=handling stage=starting",
+        "state=handling stage=processing rank=0 active_rank=0 world_size=4 iteration=0 round=7",
+        "state=handling stage=completed rank=0 active_rank=None world_size=4 iteration=1 round=7",
         "state=finalized rank=0 active_rank=0 world_size=4 iteration=1 round=7",
         "state=aborted rank=0 active_rank=0 world_size=4 iteration=1 round=7",
     ]
@@ -266,14 +267,9 @@ def test_one_rank_reports_for_all(caplog: pytest.LogCaptureFixture) -> None:
         ),
         (lambda: FaultCounter(-1), ValueError, "FaultCounter: max_rank_faults is -1; pass 0 or more"),
         (
-            lambda: FilterCountGroupedByKey("host", bool),
-            ValueError,
-            "FilterCountGroupedByKey: key_or_fn is 'host'; pass one of rank, newcomer, active, discarded, initial_rank",
-        ),
-        (
             lambda: FilterCountGroupedByKey(8, bool),  # type: ignore[arg-type]
             TypeError,
-            "FilterCountGroupedByKey: key_or_fn is 8 (int), which cannot be called; pass the name of an attribute",
+            "FilterCountGroupedByKey: key_or_fn is 8 (int), which cannot be called; pass a text or a function of a",
         ),
         (
             lambda: FilterCountGroupedByKey("node", 8),  # type: ignore[arg-type]
@@ -281,7 +277,12 @@ def test_one_rank_reports_for_all(caplog: pytest.LogCaptureFixture) -> None:
             "FilterCountGroupedByKey: condition is 8 (int), which cannot be called; pass a function of a group's size",
         ),
         (
-            lambda: NestedRestarterAborted(-1),
+            lambda: FilterCountGroupedByKey("node", bool, 60),  # type: ignore[arg-type]
+            TypeError,
+            "FilterCountGroupedByKey: timeout is 60 (int); pass a datetime.timedelta, like timedelta(seconds=60)",
+        ),
+        (
+            lambda: NestedRestarterAborted(special_rank=-1),
             ValueError,
             "NestedRestarterAborted: special_rank is -1; pass 0 or more",
         ),

@@ -75,7 +75,7 @@ def test_what_an_abort_makes_the_function_raise_is_no_fault_of_its_rank(job: Job
     workers = job.begin(work, 2)
     job.restart()
     assert [worker.says() for worker in workers] == [
-        (["NoneType", "RestartRequest"], 0),
+        (["NoneType", "NoneType"], 0),
         (["NoneType", "ValueError"], 1),
     ]
 
@@ -240,9 +240,8 @@ def test_nothing_is_special_about_rank_0(job: Job) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, Stop])
-@pytest.mark.parametrize("callback", ["initialize", "completion"])
 def test_a_standard_exception_triggers_another_restart_while_a_base_exception_terminates_the_wrapper(
-    job: Job, callback: str, error: type[BaseException]
+    job: Job, error: type[BaseException]
 ) -> None:
     def work(me: Me) -> None:
         did = Record()
@@ -251,7 +250,7 @@ def test_a_standard_exception_triggers_another_restart_while_a_base_exception_te
             if state.iteration == 0:
                 raise error("preconditions are not met")
 
-        @Wrapper(**{callback: fail}, terminate=did["terminate"])  # type: ignore[arg-type]
+        @Wrapper(initialize=fail, terminate=did["terminate"])
         def train(call: CallWrapper) -> int:
             return call.iteration
 
@@ -267,6 +266,33 @@ def test_a_standard_exception_triggers_another_restart_while_a_base_exception_te
         assert worker.says() == (1, [])
     else:
         assert worker.says() == ("Stop('preconditions are not met')", ["terminate"])
+
+
+@pytest.mark.parametrize("error", [ValueError, Stop])
+def test_a_failure_of_completion_undoes_nothing(job: Job, error: type[BaseException]) -> None:
+    """All ranks are through by then: an Exception is logged, and whatever else it raises ends the call."""
+
+    def work(me: Me) -> None:
+        did = Record()
+
+        def fail(state: State) -> None:
+            did.calls.append("completion")
+            raise error("no report today")
+
+        @Wrapper(completion=fail, terminate=did["terminate"])
+        def train() -> str:
+            return "through"
+
+        try:
+            me.say((train(), did.calls))
+        except BaseException as raised:
+            me.say((repr(raised), did.calls))
+
+    workers = job.begin(work, 2)
+    said = "through" if error is ValueError else "Stop('no report today')"
+    assert [worker.says() for worker in workers] == [(said, ["completion"])] * 2
+    assert all(worker.status.fault is None for worker in workers)
+    assert all(("no report today" in worker.log) is (error is ValueError) for worker in workers)
 
 
 @pytest.mark.parametrize("callback", ["finalize", "health_check", "the first health_check"])

@@ -161,7 +161,7 @@ def test_it_injects_into_arguments_annotated_with_its_types(job: Job) -> None:
 
         call, state = Wrapper()(Trainer())()
         assert isinstance(call, CallWrapper)
-        assert call.state == state
+        assert call.frozen_state == state
         assert Wrapper()(Trainer())("mine", None) == ("mine", None)
         assert isinstance(Wrapper()(Trainer().method)(), CallWrapper)
         assert isinstance(Wrapper()(functools.partial(unknown, config=1))()[0], CallWrapper)
@@ -234,7 +234,7 @@ def train_plainly(config: int) -> int:
         ),
         (
             lambda: Wrapper(hard_timeout=timedelta(seconds=5)),
-            "Wrapper: hard_timeout=5 s would end a rank before soft_timeout=60 s restarts it; make it longer",
+            "Wrapper: soft_timeout=60 s must be below hard_timeout=5 s; make hard_timeout longer",
         ),
         (lambda: Wrapper(initialize=5), "Wrapper: initialize is 5 (int), which cannot be called; pass a callback, or"),  # type: ignore[arg-type]
         (

@@ -6,7 +6,7 @@ import os
 import time
 
 from gloo_ranks import Me
-from wrapped_ranks import SHORT_S, Job, Record, meet, reverse, sit
+from wrapped_ranks import SHORT_S, Job, Record, Reverse, meet, sit
 
 from softrun.runtime import World
 from softrun.runtime.inprocess import CallWrapper, Compose, MaxActiveWorldSize, State, Wrapper
@@ -87,7 +87,7 @@ def test_a_change_of_the_members_restarts_the_outer(job: Job) -> None:
     job.lose(first, newcomer)
     assert [second.says(), newcomer.says()] == ["inner"] * 2
     assert second.says() == (1, ["abort inner", "finalize inner", "abort outer", "finalize outer"], ["to its end"])
-    assert newcomer.says() == (0, [], [])
+    assert newcomer.says() == (1, [], []), "the job's iteration, not its own"
 
 
 def test_an_inner_wrapper_is_for_the_active_ranks_of_the_outer_and_has_their_numbers(job: Job) -> None:
@@ -108,7 +108,7 @@ def test_an_inner_wrapper_is_for_the_active_ranks_of_the_outer_and_has_their_num
         def smaller(state: State, world: World) -> tuple[object, ...]:
             return seen(state, world)
 
-        @Wrapper(rank_assignment=Compose(MaxActiveWorldSize(2), reverse))
+        @Wrapper(rank_assignment=Compose(MaxActiveWorldSize(2), Reverse()))
         def outer(call: CallWrapper, state: State, world: World) -> tuple[object, ...]:
             return call.iteration, inner(), smaller(), seen(state, world)
 

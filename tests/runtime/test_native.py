@@ -39,7 +39,7 @@ class WhileTheInterpreterEnds:
 
 
 from softrun.runtime.events import WorkerInfo
-from softrun.runtime.inprocess.world_store import WorldStore
+from softrun.runtime.inprocess.calls.world_store import WorldStore
 
 info = WorkerInfo.model_construct(master_addr="127.0.0.1", master_port=int(server.stdout.readline()))
 world_store = WorldStore(info)

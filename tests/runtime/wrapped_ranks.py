@@ -21,7 +21,7 @@ from fake_agent import an_event, an_info, wait_until
 from local_cluster import PATIENCE_S
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
-from softrun.runtime.inprocess import Seat
+from softrun.runtime.inprocess import RankAssignment, RankAssignmentCtx, Seat
 
 MET = "all are here"
 SHORT_S = 0.3  # for what must not happen
@@ -151,6 +151,14 @@ def sit() -> None:
 def reverse(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
     """Give the process that came last number 0."""
     return tuple(replace(seat, rank=len(seats) - 1 - seat.initial_rank) for seat in seats)
+
+
+class Reverse(RankAssignment):
+    """The same, as each rank finds its own number."""
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        ctx.state.rank = ctx.state.world_size - 1 - (ctx.state.initial_rank or 0)
+        return ctx
 
 
 class Record:

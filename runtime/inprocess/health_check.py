@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from softrun.runtime.inprocess.callables.arguments import check_count, check_duration
-from softrun.runtime.inprocess.callables.bounded import call_bounded
-from softrun.runtime.inprocess.callables.state import State
-
-
-class HealthCheckError(Exception):
-    """This rank is not fit for another iteration."""
+from softrun.runtime.inprocess.calls.arguments import check_count, check_duration
+from softrun.runtime.inprocess.calls.bounded import call_bounded
+from softrun.runtime.inprocess.exception import HealthCheckError
+from softrun.runtime.inprocess.state import State
 
 
 class HealthCheck(ABC):
@@ -59,21 +56,29 @@ class CudaHealthCheck(HealthCheck):
         return state
 
 
+class FaultCounterExceeded(HealthCheckError):  # noqa: N818
+    """The function has raised on this rank more often than allowed."""
+
+
 @dataclass(eq=False)
 class FaultCounter(HealthCheck):
-    """Ends a rank once the function has raised there more often than allowed; faults of other ranks do not count."""
+    """Ends a rank once the function has raised there more often than allowed; faults of other ranks do not count.
 
-    max_rank_faults: int
+    Without a limit it only counts, in `faults`. Raises FaultCounterExceeded.
+    """
+
+    max_rank_faults: int | None = None
     faults: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        check_count("FaultCounter: max_rank_faults", self.max_rank_faults, 0)
+        if self.max_rank_faults is not None:
+            check_count("FaultCounter: max_rank_faults", self.max_rank_faults, 0)
 
     def __call__(self, state: State) -> State:
         if isinstance(state.fn_exception, Exception) and self._is_new(state.fn_exception):
             self.faults += 1
-        if self.faults > self.max_rank_faults:
-            raise HealthCheckError(
+        if self.max_rank_faults is not None and self.faults > self.max_rank_faults:
+            raise FaultCounterExceeded(
                 f"FaultCounter: the function has raised {self.faults} times on rank {state.rank}, "
                 f"more than max_rank_faults={self.max_rank_faults}"
             ) from state.fn_exception

@@ -12,7 +12,7 @@ from softrun.runtime.interrupt import Interrupt
 from softrun.runtime.worker import last_event, wait_for_world, withhold_progress
 
 if TYPE_CHECKING:
-    from softrun.runtime.inprocess.call import Call
+    from softrun.runtime.inprocess.calls.call import Call
 
 
 PATIENCE_S = 10.0

@@ -5,12 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from softrun.runtime.inprocess.callables.arguments import check_count
-from softrun.runtime.inprocess.callables.state import State
-
-
-class RestartAbort(BaseException):
-    """Raise it to end the wrapper on this rank. It is not an Exception, which would cause another restart."""
+from softrun.runtime.inprocess.calls.arguments import check_count
+from softrun.runtime.inprocess.exception import RestartAbort
+from softrun.runtime.inprocess.state import State
 
 
 class Initialize(ABC):
@@ -45,7 +42,7 @@ class RetryController(Initialize):
             return f"all of max_iterations={self.max_iterations} iterations were used{_last_error(state)}"
         if state.world_size < self.min_world_size:
             return f"{state.world_size} ranks are left, fewer than min_world_size={self.min_world_size}"
-        if state.active_world_size < self.min_active_world_size:
+        if (state.active_world_size or 0) < self.min_active_world_size:
             wanted = f"min_active_world_size={self.min_active_world_size}"
             return f"{state.active_world_size} of {state.world_size} ranks are active, fewer than {wanted}"
         return ""

@@ -9,10 +9,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from softrun.runtime.inprocess.callables.arguments import check_callable, check_duration, check_instance
-from softrun.runtime.inprocess.callables.bounded import call_bounded
-from softrun.runtime.inprocess.callables.compose import name_of
-from softrun.runtime.inprocess.callables.state import State
+from softrun.runtime.inprocess import exception
+from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance
+from softrun.runtime.inprocess.calls.bounded import call_bounded
+from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.inprocess.state import State
 
 
 class Finalize(ABC):
@@ -27,7 +28,7 @@ class Finalize(ABC):
 
 @dataclass(frozen=True)
 class ThreadedFinalize(Finalize):
-    """Calls `fn(*args, **kwargs)` in a thread and raises what it raises, or TimeoutError after `timeout`."""
+    """Calls `fn(*args, **kwargs)` in a thread and raises what it raises, or exception.TimeoutError after `timeout`."""
 
     timeout: timedelta
     fn: Callable[..., object]
@@ -43,7 +44,7 @@ class ThreadedFinalize(Finalize):
     def __call__(self, state: State) -> State:
         call = partial(self.fn, *self.args, **(self.kwargs or {}))
         if not call_bounded(call, self.timeout, "softrun-finalize"):
-            raise TimeoutError(
+            raise exception.TimeoutError(
                 f"ThreadedFinalize: {name_of(self.fn)} on rank {state.rank} did not end within "
                 f"{self.timeout.total_seconds():g} s; give it a longer timeout, or find what it waits for"
             )

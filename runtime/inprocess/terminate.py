@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from softrun.runtime.inprocess.callables.state import State
+from softrun.runtime.inprocess.state import State
 
 
 class Terminate(ABC):

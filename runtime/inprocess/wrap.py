@@ -9,14 +9,18 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from softrun.runtime.events import ProgressLimits
-from softrun.runtime.groups.abort import AbortProcessGroups
-from softrun.runtime.inprocess.call import Call, Callback, CallWrapper, Options
-from softrun.runtime.inprocess.callables.arguments import check_callable, check_duration, shown
-from softrun.runtime.inprocess.callables.compose import name_of
-from softrun.runtime.inprocess.callables.state import State
-from softrun.runtime.inprocess.injection import Injection
-from softrun.runtime.inprocess.seating import Assignment
+from softrun.runtime.inprocess.abort import AbortTorchDistributed
+from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance, shown
+from softrun.runtime.inprocess.calls.call import Call, Callback, CallWrapper, Options
+from softrun.runtime.inprocess.calls.injection import Injection
+from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, say_what_is_not_needed
+from softrun.runtime.inprocess.calls.seating import Assignment
+from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.inprocess.state import FrozenState, State
+from softrun.runtime.inprocess.store import StoreMixin
 from softrun.runtime.worlds import World
+
+__all__ = ["CallWrapper", "Wrapper"]
 
 
 class Wrapper:
@@ -30,10 +34,14 @@ class Wrapper:
     softrun.runtime.inprocess for when each family is called. `abort` runs once in a failed iteration, on every rank, in
     a thread: while the function still waits in a call, or after it has raised. Faults of other ranks within
     `last_call_wait` are part of the same restart.
+
     If a rank makes no progress for `soft_timeout`, all ranks are restarted. If it does not take part, the others go on
     without it, and after `hard_timeout` without progress it is ended: SIGTERM, and SIGKILL after
     `termination_grace_time`. A rank that has completed waits for the others for `completion_timeout`. `enabled=False`
-    leaves the function unchanged.
+    leaves the function unchanged. If `barrier_timeout` is given, a rank ends when the others are not there within it.
+
+    softrun needs none of `store_factory`, `store_kwargs`, the four intervals, `heartbeat_timeout`,
+    `monitor_process_logfile` and `monitor_process_pidfile`: they are checked, and a line in the log says so.
 
     Under torchrun, which never forms a second world, the function is called once and its exception is raised.
     """
@@ -41,19 +49,29 @@ class Wrapper:
     def __init__(
         self,
         *unnamed: NoReturn,
+        store_factory: type[StoreMixin] | None = None,
+        store_kwargs: dict[str, Any] | None = None,
         initialize: Callback | None = None,
-        abort: Callback | None = AbortProcessGroups(),  # noqa: B008 - it has no state
+        abort: Callback | None = AbortTorchDistributed(),  # noqa: B008 - it has no state
         finalize: Callback | None = None,
         health_check: Callback | None = None,
         rank_assignment: Assignment | None = None,
-        completion: Callback | None = None,
-        terminate: Callback | None = None,
+        monitor_thread_interval: timedelta | None = None,
+        monitor_process_interval: timedelta | None = None,
+        heartbeat_interval: timedelta | None = None,
+        progress_watchdog_interval: timedelta | None = None,
         soft_timeout: timedelta | None = timedelta(seconds=60),
         hard_timeout: timedelta | None = timedelta(seconds=90),
-        termination_grace_time: timedelta = timedelta(seconds=5),
+        heartbeat_timeout: timedelta | None = None,
+        barrier_timeout: timedelta | None = None,
         completion_timeout: timedelta = timedelta(seconds=120),
         last_call_wait: timedelta = timedelta(0),
+        termination_grace_time: timedelta = timedelta(seconds=5),
+        monitor_process_logfile: str | None = None,
+        monitor_process_pidfile: str | None = None,
         enabled: bool = True,
+        completion: Callback | None = None,
+        terminate: Callback | None = None,
     ) -> None:
         _refuse(unnamed)
         callbacks = {
@@ -64,23 +82,30 @@ class Wrapper:
             "completion": completion,
             "terminate": terminate,
         }
-        for name, callback in {**callbacks, "rank_assignment": rank_assignment}.items():
-            if callback is not None:
-                check_callable(f"Wrapper: {name}", callback, "a callback, or None")
-            if isinstance(callback, type):
-                raise TypeError(f"Wrapper: {name} is the class {callback.__name__}; pass an instance of it")
-        for name, value in {"soft_timeout": soft_timeout, "hard_timeout": hard_timeout}.items():
-            if value is not None:
-                check_duration(f"Wrapper: {name}", value)
+        check_callbacks({**callbacks, "rank_assignment": rank_assignment})
+        durations = Durations(
+            monitor_thread_interval=monitor_thread_interval,
+            monitor_process_interval=monitor_process_interval,
+            heartbeat_interval=heartbeat_interval,
+            progress_watchdog_interval=progress_watchdog_interval,
+            soft_timeout=soft_timeout,
+            hard_timeout=hard_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            barrier_timeout=barrier_timeout,
+        )
+        durations.check()
         check_duration("Wrapper: completion_timeout", completion_timeout)
         for name, value in {"termination_grace_time": termination_grace_time, "last_call_wait": last_call_wait}.items():
             if value != timedelta(0):
                 check_duration(f"Wrapper: {name}", value)
-        if soft_timeout is not None and hard_timeout is not None and hard_timeout <= soft_timeout:
-            raise ValueError(
-                f"Wrapper: hard_timeout={hard_timeout.total_seconds():g} s would end a rank before "
-                f"soft_timeout={soft_timeout.total_seconds():g} s restarts it; make it longer"
-            )
+        check_instance("Wrapper: enabled", enabled, (bool,), "True or False")
+        say_what_is_not_needed(
+            durations,
+            store_factory=store_factory,
+            store_kwargs=store_kwargs,
+            monitor_process_logfile=monitor_process_logfile,
+            monitor_process_pidfile=monitor_process_pidfile,
+        )
         self._enabled = enabled
         self._options = Options(
             **callbacks,
@@ -90,6 +115,7 @@ class Wrapper:
                 hard=None if hard_timeout is None else hard_timeout.total_seconds(),
                 grace=termination_grace_time.total_seconds(),
             ),
+            barrier_timeout=barrier_timeout,
             completion_timeout=completion_timeout,
             last_call_wait_s=last_call_wait.total_seconds(),
         )
@@ -102,7 +128,7 @@ class Wrapper:
                     f"Wrapper: {name_of(function)} is {kind}, which trains nothing when it is called; "
                     "wrap the function that runs it to its end"
                 )
-        injection = Injection(function, (CallWrapper, State, World))
+        injection = Injection(function, (CallWrapper, State, FrozenState, World))
 
         @functools.wraps(function)
         def wrapped(*args: Any, **named: Any) -> Any:

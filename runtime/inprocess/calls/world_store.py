@@ -16,13 +16,14 @@ from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.groups import native
 from softrun.runtime.groups.stores import disconnect
+from softrun.runtime.inprocess.store import IterationStore
 
 Result = TypeVar("Result")
 
 _FOREVER = timedelta(days=365)
 _ANSWER = timedelta(minutes=5)  # as torch has it
 _ATTEMPT = timedelta(seconds=2)
-_PASSED, _GIVEN_UP = b"passed", b"given up"  # the outcomes of a barrier
+_GIVEN_UP = b"given up"  # a barrier's outcome; if it was passed, the largest number
 
 
 class WorldStore:
@@ -32,27 +33,33 @@ class WorldStore:
         self._info = info
         self._connection = _Connection(info)
 
-    def barrier(self, name: str, count: int, timeout: timedelta | None = None) -> None:
-        """Wait until `count` ranks are here. Raises TimeoutError, or ConnectionError if the world has ended.
+    def barrier(self, name: str, count: int, timeout: timedelta | None = None, number: int = 0) -> int:
+        """Wait until `count` ranks are here; the largest number that one of them brought.
 
-        If it raises TimeoutError on one rank, it does on all: no rank passes it after that.
+        Raises TimeoutError, or ConnectionError if the world has ended. If it raises TimeoutError on one rank, it does
+        on all: no rank passes it after that.
         """
 
         def meet(store: Any) -> None:
+            _raise(store, f"{name}/number", number)
             if store.add(f"{name}/here", 1) == count:
-                _decide(store, name, _PASSED)
+                _decide(store, name, store.get(f"{name}/number"))
 
         self._do(meet)
         try:
-            self.await_barrier(name, timeout)
+            return self.await_barrier(name, timeout)
         except TimeoutError:
-            if self._do(lambda store: _decide(store, name, _GIVEN_UP)) != _PASSED:
+            outcome = self._do(lambda store: _decide(store, name, _GIVEN_UP))
+            if outcome == _GIVEN_UP:
                 raise
+            return int(outcome)
 
-    def await_barrier(self, name: str, timeout: timedelta | None = None) -> None:
-        """Wait until the others have passed a barrier."""
-        if self.wait_for(f"{name}/outcome", timeout) != _PASSED:
+    def await_barrier(self, name: str, timeout: timedelta | None = None) -> int:
+        """Wait until the others have passed a barrier; the largest number that one of them brought."""
+        outcome = self.wait_for(f"{name}/outcome", timeout)
+        if outcome == _GIVEN_UP:
             raise TimeoutError("this rank arrived after another had stopped waiting for it")
+        return int(outcome)
 
     def wait_for(self, key: str, timeout: timedelta | None = None) -> bytes:
         """The value of a key, once it has one."""
@@ -76,6 +83,10 @@ class WorldStore:
             return [bytes(value) for value in store.multi_get(list(keys))]
 
         return self._do(get)
+
+    def keys(self, prefix: str) -> IterationStore:
+        """The keys that begin with `prefix`, as a store."""
+        return IterationStore(self._do, prefix)
 
     def _do(self, act: Callable[[Any], Result], timeout: timedelta | None = None) -> Result:
         """Act in a thread, which is recalled if this is interrupted."""
@@ -148,6 +159,13 @@ class _Connection:
 def _decide(store: Any, name: str, outcome: bytes) -> bytes:
     """Decide a barrier's outcome: the first rank to write it does. Returns it."""
     return bytes(store.compare_set(f"{name}/outcome", "", outcome.decode()))
+
+
+def _raise(store: Any, key: str, number: int) -> None:
+    """Raise the number at a key to this one, if this one is larger."""
+    known = ""
+    while int(found := store.compare_set(key, known, str(number))) < number:
+        known = found.decode()
 
 
 def _await(done: threading.Event, thread: threading.Thread, timeout: timedelta | None) -> None:

@@ -38,11 +38,12 @@ from softrun.runtime.groups.groups import (
     leave_groups,
     stale_group,
 )
-from softrun.runtime.inprocess.callables.initialize import RestartAbort
-from softrun.runtime.inprocess.callables.state import State
-from softrun.runtime.inprocess.seating import Assignment, AssignmentError, Place, take_seat
-from softrun.runtime.inprocess.session import PATIENCE_S, Session
-from softrun.runtime.inprocess.world_store import WorldStore
+from softrun.runtime.inprocess.calls.seating import Assignment, AssignmentError, Place, Seated, take_seat
+from softrun.runtime.inprocess.calls.session import PATIENCE_S, Session
+from softrun.runtime.inprocess.calls.world_store import WorldStore
+from softrun.runtime.inprocess.exception import BarrierTimeout
+from softrun.runtime.inprocess.rank_assignment import RankDiscarded
+from softrun.runtime.inprocess.state import FrozenState, Mode, State
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
     begin_call,
@@ -50,6 +51,7 @@ from softrun.runtime.worker import (
     free_trainer_by,
     leave_call,
     ping,
+    refresh_progress,
     tell_fault,
     wait_for_world,
     watch,
@@ -77,12 +79,9 @@ class Options:
     completion: Callback | None
     terminate: Callback | None
     limits: ProgressLimits
+    barrier_timeout: timedelta | None
     completion_timeout: timedelta
     last_call_wait_s: float
-
-
-class RankDiscarded(RestartAbort):
-    """The rank assignment has discarded this rank: its process ends, and its node goes on without it."""
 
 
 class CallWrapper:
@@ -93,15 +92,18 @@ class CallWrapper:
 
     @property
     def iteration(self) -> int:
-        """How often the function was called before in this process: 0 at first."""
+        """How often the job has called the function again: 0 at first. The same on all ranks, newcomers included."""
         return self._call.iteration
 
     @property
     def state(self) -> State:
         """This rank's view of the call; see `State`."""
-        if self._call.state is None:
-            raise AssertionError("a function was called without a state")
-        return self._call.state
+        return self._call.known_state
+
+    @property
+    def frozen_state(self) -> FrozenState:
+        """A copy of `state`, as callbacks get it."""
+        return self._call.known_state.freeze()
 
     def ping(self) -> None:
         """Show that training makes progress. After the first ping of an iteration, others must follow in time."""
@@ -115,6 +117,16 @@ class CallWrapper:
         any other call that takes longer than `soft_timeout`, the rank is taken for hung.
         """
         with self._call.session.interrupt.atomic(), writing():
+            yield
+
+    @contextmanager
+    def disable_hang_protection(self) -> Iterator[None]:
+        """Let neither soft_timeout nor hard_timeout end this rank in a block that takes long, such as loading data.
+
+        They apply again, from then on, when the outermost such block ends, in whatever way. A rank that hangs in the
+        block hangs for ever.
+        """
+        with self._call.without_limits():
             yield
 
 
@@ -143,7 +155,8 @@ class Call:
         self._world_store: WorldStore
         self._place: Place | None = None
         self._initial: tuple[int, int] | None = None
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # what ended the last iteration
+        self._blocks_without_limits = 0
 
     def run(self) -> Any:
         """Call the function, again after each restart, until all ranks have completed it; returns its value."""
@@ -164,12 +177,26 @@ class Call:
             with session.interrupt:
                 self._watch(session)
                 result = self._iterate(session)
+                self._complete()
                 end_call()  # not if it leaves by an exception, even SystemExit: its peers miss it
                 return result
         finally:
             Session.current = None
             stop()
             watch(ProgressLimits())
+
+    @contextmanager
+    def without_limits(self) -> Iterator[None]:
+        """No limit applies in the block; the outermost such block brings them back."""
+        self._blocks_without_limits += 1
+        watch(ProgressLimits())
+        try:
+            yield
+        finally:
+            self._blocks_without_limits -= 1
+            if not self._blocks_without_limits:
+                refresh_progress()
+                watch(self.options.limits)
 
     def _watch(self, session: Session) -> None:
         """Let this call's limits apply from now on."""
@@ -181,6 +208,7 @@ class Call:
         self._watch(session)
         try:
             result = self._iterate(session)
+            self._complete()
             begun_with = session.event.sequence  # the outer call goes on in the world that this call has reached
         finally:
             outer._watch(session)
@@ -233,7 +261,7 @@ class Call:
         """One iteration, which may be interrupted anywhere."""
         info = self._place_among_callers(event.worker_info)
         if _agents_are_there():
-            self._world_store.barrier(f"{self._name}/begin", info.world_size)
+            self.iteration = self._meet(info.world_size)
         world = self._take_place(event, info)
         self._call_back(self.options.initialize)
         try:
@@ -241,19 +269,32 @@ class Call:
         except Exception as error:
             raise _EndsError(error) from None
         self._error = None
-        state = self.state = replace(self._known_state, fn_exception=None)
+        state = self.state = replace(self.known_state, fn_exception=None)
         if not state.is_active:
             return self._wait_in_reserve(state)
         result = self.function(*self.args, **self.named, **self._given(world))
         if self.session.changed:
             raise RestartRequest(f"world {event.round} ended when the function returned")
         if _agents_are_there():
-            self._call_back(self.options.completion)
             self._world_store = WorldStore(self.session.event.worker_info)
-            self._world_store.barrier(f"{self._name}/end", state.active_world_size, self.options.completion_timeout)
-        else:
-            self._call_back(self.options.completion)
+            self._world_store.barrier(
+                f"{self._name}/end", state.active_world_size or 0, self.options.completion_timeout
+            )
         return result
+
+    def _meet(self, size: int) -> int:
+        """Wait for the others; the job's iteration, which newcomers cannot know."""
+        try:
+            return self._world_store.barrier(f"{self._name}/begin", size, self.options.barrier_timeout, self.iteration)
+        except TimeoutError as error:
+            raise _EndsError(BarrierTimeout(f"Wrapper: barrier_timeout: {error}")) from None
+
+    def _complete(self) -> None:
+        """All ranks are through: nothing is done again, whatever the callback does."""
+        try:
+            self._call_back(self.options.completion)
+        except Exception:
+            _log.exception("completion failed; the call has completed all the same")
 
     def _wait_in_reserve(self, state: State) -> None:
         """Wait until the active ranks have completed the call. If there are none, only another world can have some."""
@@ -271,50 +312,58 @@ class Call:
         """This rank's place among those that make this call: inside an outer call, that call's active ranks."""
         if self.depth == 1:
             return info
-        outer = self.session.calls[self.depth - 2]._known_state
+        outer = self.session.calls[self.depth - 2].known_state
         return info.model_copy(update={"rank": outer.active_rank, "world_size": outer.active_world_size})
 
     def _take_place(self, event: WorkerEvent, info: WorkerInfo) -> World:
-        rank, world_size, active_size, is_active = info.rank, info.world_size, info.world_size, True
+        seated = Seated(info.rank, info.world_size, info.rank, info.world_size, info.rank)
         if self.options.rank_assignment is not None and _agents_are_there():
+            state = State(info.rank, info.world_size, iteration=self.iteration, round=event.round)
             try:
-                seat, seats = take_seat(self.options.rank_assignment, self._world_store, self._name, info, self._place)
+                seated = take_seat(
+                    self.options.rank_assignment, self._world_store, self._name, info, self._place, state
+                )
             except AssignmentError as error:
                 raise _EndsError(error) from None  # the same ranks would get the same assignment
-            if seat.discarded:
+            if seated.discarded:
                 leave_call()
-                raise RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
-            rank, world_size, is_active = seat.rank, len(seats), seat.active
-            active_size = sum(other.active for other in seats)
-            self._place = Place(event.round, rank, world_size, seat.initial_rank)
-            info = info.model_copy(update={"rank": rank, "world_size": active_size})
-        self._initial = self._initial or (rank, world_size)
+                raise _EndsError(
+                    RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
+                )
+            self._place = Place(event.round, seated.rank, seated.world_size, seated.initial_rank)
+        self._initial = self._initial or (seated.initial_rank, seated.world_size)
         self.state = State(
-            rank=rank,
-            world_size=world_size,
-            active_rank=rank if is_active else None,
-            active_world_size=active_size,
+            rank=seated.rank,
+            world_size=seated.world_size,
+            active_rank=seated.active_rank,
+            active_world_size=seated.active_world_size,
             initial_rank=self._initial[0],
             initial_world_size=self._initial[1],
             iteration=self.iteration,
+            mode=Mode.INACTIVE if seated.active_rank is None else Mode.ACTIVE,
+            fn_exception=None if isinstance(self._error, RestartRequest) else self._error,
             round=event.round,
-            fn_exception=self._error,
         )
         self.set_ranks()
+        rank = seated.rank if seated.active_rank is None else seated.active_rank
+        info = info.model_copy(update={"rank": rank, "world_size": seated.active_world_size})
         return _WrappedWorld(event.model_copy(update={"worker_info": info}))
 
     def set_ranks(self) -> None:
         """Set RANK and WORLD_SIZE for this call's function."""
         if _agents_are_there() and self.state is not None:
-            os.environ.update(RANK=str(self.state.rank), WORLD_SIZE=str(self.state.active_world_size))
+            state = self.state
+            rank = state.rank if state.active_rank is None else state.active_rank
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(state.active_world_size))
 
     @property
     def has_reserves(self) -> bool:
         """Whether some ranks are not active and wait in reserve."""
-        return self.state is not None and self.state.active_world_size < self.state.world_size
+        return self.state is not None and (self.state.active_world_size or 0) < self.state.world_size
 
     def _given(self, world: World) -> dict[str, Any]:
-        values: dict[type, Any] = {CallWrapper: CallWrapper(self), State: self.state, World: world}
+        frozen = self.known_state.freeze()
+        values: dict[type, Any] = {CallWrapper: CallWrapper(self), State: frozen, FrozenState: frozen, World: world}
         return {name: values[kind] for name, kind in self.wanted.items()}
 
     def _fault(self, error: Exception) -> BaseException:
@@ -349,7 +398,8 @@ class Call:
         _clear_frames(self._error)
         leave_groups(in_trouble=True)
         if self.state is not None:
-            self.state = replace(self.state, fn_exception=self._error)
+            error = None if isinstance(self._error, RestartRequest) else self._error
+            self.state = replace(self.state, fn_exception=error)
             self._call_back(self.options.finalize)
             self._call_back(self.options.health_check)
 
@@ -363,12 +413,11 @@ class Call:
 
     def _call_back(self, callback: Callback | None) -> None:
         if callback is not None:
-            result = callback(self._known_state)
-            if isinstance(result, State):
-                self.state = result
+            callback(self.known_state.freeze())
 
     @property
-    def _known_state(self) -> State:
+    def known_state(self) -> State:
+        """This rank's state, which there is from the first callback on."""
         if self.state is None:
             raise AssertionError("a callback before there is a state")
         return self.state
@@ -377,7 +426,7 @@ class Call:
         """Abort, once in an iteration, in a thread; mostly while the function still runs."""
         if self.state is not None and not self._aborted:
             self._aborted = True
-            abort_all(self.state, self.options.abort)
+            abort_all(self.state.freeze(), self.options.abort)
 
 
 class _EndsError(BaseException):

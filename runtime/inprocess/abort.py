@@ -1,0 +1,68 @@
+"""Callbacks that get the function out of whatever it waits for, on the ranks where it would wait for ever."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softrun.runtime.groups.abort import Abort, AbortProcessGroups, AbortTransformerEngine
+from softrun.runtime.inprocess.calls.arguments import check_instance
+
+__all__ = [
+    "Abort",
+    "AbortPersistentCheckpointProcesses",
+    "AbortProcessGroups",
+    "AbortTorchDistributed",
+    "AbortTransformerEngine",
+]
+
+_log = logging.getLogger("softrun.runtime.inprocess")
+
+
+@dataclass(frozen=True)
+class AbortTorchDistributed(AbortProcessGroups):
+    """AbortProcessGroups that first writes torch's flight recorder, to `<torch_fr_trace_path>/iter_<iteration>`.
+
+    torch's `torchfrtrace` reads such a directory. The recorder is on if TORCH_FR_BUFFER_SIZE is above 0. None: nowhere.
+    """
+
+    torch_fr_trace_path: str | None = None
+
+    def __post_init__(self) -> None:
+        wanted = "the path of a directory, or None"
+        check_instance(
+            "AbortTorchDistributed: torch_fr_trace_path", self.torch_fr_trace_path, (str, type(None)), wanted
+        )
+
+    def __call__(self, state: Any = None) -> Any:
+        if self.torch_fr_trace_path is not None and state is not None:
+            try:
+                _write_records(Path(self.torch_fr_trace_path, f"iter_{state.iteration}"), f"rank_{state.initial_rank}")
+            except Exception:
+                _log.warning("the flight recorder's records could not be written", exc_info=True)
+        return super().__call__(state)
+
+
+def _write_records(directory: Path, name: str) -> None:
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
+    if dump is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(dump())
+
+
+class AbortPersistentCheckpointProcesses(Abort):
+    """Ends the processes that torch and nvidia-resiliency-ext keep for asynchronous checkpoints, which hold groups."""
+
+    def __call__(self, state: Any = None) -> Any:
+        torchs: Any = sys.modules.get("torch.distributed.checkpoint._async_process_executor")
+        if torchs is not None and torchs._CHECKPOINT_PROCESS is not None:
+            torchs._CHECKPOINT_PROCESS._save_process.kill()
+            torchs._CHECKPOINT_PROCESS = None
+        nvidias: Any = sys.modules.get("nvidia_resiliency_ext.checkpointing.async_ckpt.core")
+        if nvidias is not None:
+            nvidias.abort_nvrx_checkpoint()
+        return state

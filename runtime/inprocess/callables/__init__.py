@@ -1,1 +1,0 @@
-"""The callbacks that a user gives to the wrapper, and the state that they are called with."""

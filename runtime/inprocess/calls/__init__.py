@@ -1,0 +1,1 @@
+"""One call of a wrapped function: its iterations, and how its ranks meet."""

@@ -1,0 +1,95 @@
+"""The wrapper's arguments: which fit together, and which have no meaning here."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance
+from softrun.runtime.inprocess.store import StoreMixin
+
+_log = logging.getLogger("softrun.runtime.inprocess")
+
+_REASONS = {
+    "store_factory": "the agents host a store for each world",
+    "store_kwargs": "the agents host a store for each world",
+    "monitor_thread_interval": "nothing is polled",
+    "monitor_process_interval": "nothing is polled",
+    "progress_watchdog_interval": "nothing is polled",
+    "heartbeat_interval": "the agents' beats are set by keep_alive_interval in --rdzv_conf",
+    "heartbeat_timeout": "the agents' beats are set by keep_alive_max_attempt in --rdzv_conf",
+    "monitor_process_logfile": "there is no monitor process",
+    "monitor_process_pidfile": "there is no monitor process",
+}
+_said: set[str] = set()
+
+
+def check_callbacks(callbacks: Mapping[str, object]) -> None:
+    """Raises TypeError if one is neither None nor can be called."""
+    for name, callback in callbacks.items():
+        if callback is not None:
+            check_callable(f"Wrapper: {name}", callback, "a callback, or None")
+        if isinstance(callback, type):
+            raise TypeError(f"Wrapper: {name} is the class {callback.__name__}; pass an instance of it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Those arguments of the wrapper that must be in order. None: it was not given."""
+
+    monitor_thread_interval: timedelta | None
+    monitor_process_interval: timedelta | None
+    heartbeat_interval: timedelta | None
+    progress_watchdog_interval: timedelta | None
+    soft_timeout: timedelta | None
+    hard_timeout: timedelta | None
+    heartbeat_timeout: timedelta | None
+    barrier_timeout: timedelta | None
+
+    def check(self) -> None:
+        """Raises TypeError or ValueError with one line."""
+        for field in fields(self):
+            if getattr(self, field.name) is not None:
+                check_duration(f"Wrapper: {field.name}", getattr(self, field.name))
+        for shorter, longer in (
+            ("soft_timeout", "hard_timeout"),
+            ("hard_timeout", "barrier_timeout"),
+            ("monitor_process_interval", "barrier_timeout"),
+            ("heartbeat_timeout", "barrier_timeout"),
+            ("heartbeat_interval", "heartbeat_timeout"),
+            ("monitor_process_interval", "heartbeat_timeout"),
+            ("monitor_process_interval", "soft_timeout"),
+            ("monitor_thread_interval", "soft_timeout"),
+            ("progress_watchdog_interval", "soft_timeout"),
+        ):
+            self._check_order(shorter, longer)
+
+    def _check_order(self, shorter: str, longer: str) -> None:
+        short, long = getattr(self, shorter), getattr(self, longer)
+        if short is not None and long is not None and short >= long:
+            raise ValueError(
+                f"Wrapper: {shorter}={short.total_seconds():g} s must be below {longer}={long.total_seconds():g} s; "
+                f"make {longer} longer"
+            )
+
+
+def say_what_is_not_needed(durations: Durations, **others: Any) -> None:
+    """Check those of nvidia-resiliency-ext's arguments that have no meaning here, and log once which were given."""
+    factory = others["store_factory"]
+    if factory is not None and not (isinstance(factory, type) and issubclass(factory, StoreMixin)):
+        raise TypeError("Wrapper: store_factory must be a subclass of StoreMixin, or None")
+    check_instance("Wrapper: store_kwargs", others["store_kwargs"], (dict, type(None)), "a dict, or None")
+    for name in ("monitor_process_logfile", "monitor_process_pidfile"):
+        check_instance(f"Wrapper: {name}", others[name], (str, type(None)), "an absolute path, or None")
+        if others[name] is not None and not Path(others[name]).is_absolute():
+            raise ValueError(f"Wrapper: {name} is {others[name]!r}; pass an absolute path")
+    for name, value in {**vars(durations), **others}.items():
+        if value is not None and name in _REASONS and name not in _said:
+            _said.add(name)
+            if os.environ.get("RANK", "0") == "0":
+                _log.warning("Wrapper: %s is not needed: %s", name, _REASONS[name])
