@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MOST_NAMED = 16
 """How many faults of one world are named besides the first."""
+MOST_CAUSES = 100
+"""How many ranks of one world are told with their kinds of fault."""
 MOST_CHARACTERS = 240
 
 
@@ -74,11 +76,31 @@ class WorkerInfo(_Value):
         }
 
 
+class Interruption(Enum):
+    """What ended a world on a rank."""
+
+    EXCEPTION = "EXCEPTION"
+    """The function raised it."""
+    BASE_EXCEPTION = "BASE_EXCEPTION"
+    """The same, but it ends the rank."""
+    SOFT_TIMEOUT = "SOFT_TIMEOUT"
+    """It made no progress for so long."""
+    HARD_TIMEOUT = "HARD_TIMEOUT"
+    """The same, and it is ended."""
+    TERMINATED = "TERMINATED"
+    """Its process or its node is gone, or it was ended, or it has left."""
+    UNRESPONSIVE = "UNRESPONSIVE"
+    """Its node is silent."""
+    MONITOR_PROCESS_EXCEPTION = "MONITOR_PROCESS_EXCEPTION"
+    """Never told: no process monitors a rank here."""
+
+
 class WorkerFault(_Value):
     """A fault of one worker that ends the world for all workers."""
 
     round: int = Field(description="the world in which it happened")
     text: str = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
+    causes: tuple[tuple[int, Interruption], ...] = Field(default=(), description="which ranks had which kind of fault")
     depth: int = Field(
         default=0,
         ge=0,
@@ -98,6 +120,7 @@ def joined(faults: Sequence[WorkerFault]) -> WorkerFault:
     return WorkerFault(
         round=first.round,
         text="\n".join(texts),
+        causes=tuple(cause for fault in faults for cause in fault.causes)[:MOST_CAUSES],
         depth=min(fault.depth for fault in faults),
         last_call_wait=max(fault.last_call_wait for fault in faults),
     )
@@ -123,7 +146,12 @@ class WorkerEvent(_Value):
         default=None, description="None when a worker starts, and when the same members form a new world"
     )
     # softrun's own
-    fault: WorkerFault | None = Field(default=None, description="what ended the world before this one, if it is known")
+    fault: WorkerFault | None = Field(
+        default=None, description="what ended the last world (PAUSED: the world of this event), if it is known"
+    )
+    lost: tuple[int, ...] = Field(
+        default=(), description="the ranks of the last world, or of this one, that are not in the next, if it is known"
+    )
     round: int = Field(default=0, ge=0, description="number of the world that worker_info speaks of; only rises")
     stop_after: int | None = Field(
         default=None, description="HEALTHY in the same world: complete no step after this one before the next event"

@@ -51,6 +51,7 @@ class Interrupt:
         self._raised_at = inf  # when the exception was last raised in this run
         self._since: int | None = None  # the number that the run under way began with; None: nothing may be raised
         self._requested = 0
+        self._reason = ""  # of the newest request
         self._way = ""  # the code path to where it was last raised in this run
         self._blocks = 0  # how many atomic blocks the main thread is in
         self._left = threading.Event()
@@ -102,9 +103,13 @@ class Interrupt:
                 self._blocks -= 1
         self._raise_if_due(sys._getframe())
 
-    def request(self, number: int, abort: Callable[[], None]) -> None:
-        """Call `abort`, and interrupt the run until it has ended. Waits for an atomic block to end."""
-        self._requested = max(self._requested, number)
+    def request(self, number: int, abort: Callable[[], None], reason: str = "") -> None:
+        """Call `abort`, and interrupt the run until it has ended. Waits for an atomic block to end.
+
+        `reason` becomes the text of the exception.
+        """
+        if number >= self._requested:
+            self._requested, self._reason = number, reason or self._reason
         with self._lock:
             if not self._is_due():
                 return  # the run has ended, or raises the exception when it begins
@@ -148,7 +153,7 @@ class Interrupt:
     def _raise_if_due(self, frame: FrameType | None) -> None:
         if self._is_due():
             self._way, self._raised_at = _way(frame), time.monotonic()
-            raise RestartRequest(f"event {self._requested} has ended this world")
+            raise RestartRequest(self._reason or f"event {self._requested} has ended this world")
 
     @staticmethod
     def _is_being_handled() -> bool:

@@ -166,9 +166,9 @@ def be_through() -> None:
     _worker().be_through()
 
 
-def tell_fault(text: str, depth: int, last_call_wait_s: float) -> None:
+def tell_fault(fault: WorkerFault) -> None:
     """Have the agents end this world and form a new one of the same members."""
-    _worker().tell_fault(text, depth, last_call_wait_s)
+    _worker().tell_fault(fault)
 
 
 class _HandedOut(WorkerInfo):
@@ -376,8 +376,8 @@ class _Worker:
         if self._progress is not None:
             self._tell(limits=limits)
 
-    def tell_fault(self, text: str, depth: int, last_call_wait_s: float) -> None:
-        self._tell(fault=WorkerFault(round=self._round, text=text, depth=depth, last_call_wait=last_call_wait_s))
+    def tell_fault(self, fault: WorkerFault) -> None:
+        self._tell(fault=fault)
 
     def _tell(self, **changes: Any) -> None:
         with self._telling:

@@ -17,7 +17,7 @@ are stopped for one keep their places).
 from __future__ import annotations
 
 from softrun.agent.core.worker_slot import ABANDON_S, SIGKILL, State, WorkerSlot
-from softrun.agent.protocol.effects import Effect, Failure, Note, Spawn, Tell
+from softrun.agent.protocol.effects import UNKNOWN, Effect, Ending, Failure, Note, Spawn, Tell
 from softrun.agent.protocol.model import Address, Round, Worker
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
@@ -144,7 +144,8 @@ class LocalWorkers:
         follows = self.told is not None and self.told.number == world.number - 1
         leave_after = world.leave_after if follows else 0
         in_step = [slot for slot in self._slots if not slot.paused]
-        effects += self.pause(change, now, leave_after)
+        ending = Ending(world.fault, ranks.lost(self.told, world) if self.told is not None and follows else ())
+        effects += self.pause(change, now, leave_after, ending)
         places = ranks.places(world, life, self._named_store)
         fresh: list[Tell] = []
         for slot in self._slots:
@@ -155,7 +156,7 @@ class LocalWorkers:
                 before = change if slot.entered else None
                 steps = leave_after if slot in in_step else 0
                 effects.append(
-                    slot.tell(WorkerState.HEALTHY, before, world.number, info, world.fault, leave_after=steps)
+                    slot.tell(WorkerState.HEALTHY, before, world.number, info, ending=ending, leave_after=steps)
                 )
                 slot.enter(world.number, info)
             elif slot.state is State.ABSENT:
@@ -192,11 +193,13 @@ class LocalWorkers:
         slot.stop_after = step
         return [slot.tell(WorkerState.HEALTHY, None, self._number(), stop_after=step)]
 
-    def pause(self, change: WorldChangeEvent | None, now: float, leave_after: int = 0) -> list[Effect]:
+    def pause(
+        self, change: WorldChangeEvent | None, now: float, leave_after: int = 0, ending: Ending = UNKNOWN
+    ) -> list[Effect]:
         """Tell PAUSED to each worker that works. It leaves after step `leave_after`, or at once if that is 0."""
         until = now + (JOIN_S if change is WorldChangeEvent.SCALE_UP else self.leave_s)
         at_work = [slot for slot in self._slots if slot.works]
-        return [slot.pause(change, self._number(), now, leave_after, until) for slot in at_work]
+        return [slot.pause(change, self._number(), now, leave_after, until, ending) for slot in at_work]
 
     @property
     def leave_s(self) -> float:
@@ -232,6 +235,13 @@ class LocalWorkers:
         """Whether its hard limit has passed."""
         watch = self._slots[local_rank].watch
         return watch is not None and watch.overdue(now)
+
+    def rank(self, local_rank: int) -> int:
+        """The rank of a worker in the last world that it was told of."""
+        info = self._slots[local_rank].info
+        if info is None:
+            raise AssertionError("asked for the rank of a worker that was never told of a world")
+        return info.rank
 
     def describe(self, local_rank: int, now: float) -> str:
         """How long a worker has made no progress, in words for the log."""

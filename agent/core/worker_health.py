@@ -18,7 +18,7 @@ from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Round
 from softrun.agent.protocol.observations import ProgressSeen
-from softrun.runtime.events import WorkerFault, joined
+from softrun.runtime.events import Interruption, WorkerFault, joined
 
 OBEY_S = 0.1  # how long a worker that makes no progress may take to leave its world
 BLAME_S = 0.3  # how long other agents may take to find the hung worker, before a suspicion is reported
@@ -100,7 +100,8 @@ class WorkerHealth:
 
     def _blame(self, local_rank: int, world: Round, now: float, say_at: float) -> None:
         text = f"{self._workers.describe(local_rank, now)} on {self._host}"
-        self._faults, self._say_at = {local_rank: WorkerFault(round=world.number, text=text)}, say_at
+        cause = (self._workers.rank(local_rank), Interruption.SOFT_TIMEOUT)
+        self._faults, self._say_at = {local_rank: WorkerFault(round=world.number, text=text, causes=(cause,))}, say_at
 
     def _of(self, world: Round) -> bool:
         """Whether the known faults are of this world."""

@@ -20,9 +20,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from softrun.agent.core.progress_watchdog import LEAVE, ProgressWatchdog
-from softrun.agent.protocol.effects import Effect, Failure, LookAtProgress, ShowStacks, SignalWorker, Tell
+from softrun.agent.protocol.effects import (
+    UNKNOWN,
+    Effect,
+    Ending,
+    Failure,
+    LookAtProgress,
+    ShowStacks,
+    SignalWorker,
+    Tell,
+)
 from softrun.agent.protocol.model import Worker
-from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
 SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
 ABANDON_S = 30.0
@@ -162,11 +171,19 @@ class WorkerSlot:
         if self.watch is not None:
             self.watch.begin()
 
-    def pause(self, change: WorldChangeEvent | None, number: int, now: float, leave_after: int, until: float) -> Tell:
+    def pause(
+        self,
+        change: WorldChangeEvent | None,
+        number: int,
+        now: float,
+        leave_after: int,
+        until: float,
+        ending: Ending = UNKNOWN,
+    ) -> Tell:
         """Tell it to leave after step `leave_after`, which it may take until `until`; 0: at once."""
         self.paused, self.stop_after = True, None
         self.in_step_until = until if leave_after else None
-        tell = self.tell(WorkerState.PAUSED, change, number, leave_after=leave_after)
+        tell = self.tell(WorkerState.PAUSED, change, number, ending=ending, leave_after=leave_after)
         self.leave = self.tells
         # If nobody was lost, a worker may take its time over the step that it is in.
         if self.watch is not None and change is not WorldChangeEvent.SCALE_UP and not leave_after:
@@ -190,8 +207,8 @@ class WorkerSlot:
         change: WorldChangeEvent | None,
         number: int,
         info: WorkerInfo | None = None,
-        fault: WorkerFault | None = None,
         *,
+        ending: Ending = UNKNOWN,
         stop_after: int | None = None,
         leave_after: int = 0,
     ) -> Tell:
@@ -200,7 +217,18 @@ class WorkerSlot:
         if info is None:
             raise AssertionError("a worker is told something that was never told of a world")
         self.tells += 1
-        return Tell(self.local_rank, self.launch, state, change, info, number, fault, stop_after, leave_after or None)
+        return Tell(
+            self.local_rank,
+            self.launch,
+            state,
+            change,
+            info,
+            number,
+            ending.fault,
+            ending.lost,
+            stop_after,
+            leave_after or None,
+        )
 
     # --- what it says, and whether it makes progress
 

@@ -69,6 +69,17 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a world ended, as far as it is known: a fault of its workers, and which of its ranks are not in the next."""
+
+    fault: WorkerFault | None = None
+    lost: tuple[int, ...] = ()
+
+
+UNKNOWN = Ending()
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Write an event into the worker's channel.
 
@@ -83,6 +94,7 @@ class Tell:
     info: WorkerInfo
     round: int
     fault: WorkerFault | None = None
+    lost: tuple[int, ...] = ()
     stop_after: int | None = None
     leave_after: int | None = None
 

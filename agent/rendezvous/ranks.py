@@ -13,6 +13,9 @@ from dataclasses import replace
 from softrun.agent.protocol.model import Address, Member, Round, Worker
 from softrun.runtime.events import WorkerInfo, WorldChangeEvent
 
+MOST_LOST = 1000
+"""How many lost ranks workers are told of: an event has room for more, and nobody reads them."""
+
 WorkerLife = tuple[str, int, int, int]
 """A node, its incarnation, a local rank, and the worker's incarnation."""
 
@@ -71,6 +74,19 @@ def change(before: Round, after: Round) -> WorldChangeEvent | None:
     if lost:
         return WorldChangeEvent.SCALE_DOWN
     return WorldChangeEvent.SCALE_UP if came else None
+
+
+def lost(before: Round, after: Round) -> tuple[int, ...]:
+    """Return the ranks of `before` whose workers are not in `after`, at most the first MOST_LOST of them."""
+    staying = {m.life: m.workers for m in after.members}
+    gone: list[int] = []
+    first = 0
+    for member in before.members:
+        kept = staying.get(member.life, ())
+        if kept != member.workers:
+            gone += [first + offset for offset, worker in enumerate(member.workers) if worker not in kept]
+        first += len(member.workers)
+    return tuple(gone[:MOST_LOST])
 
 
 def shrunk(before: Round, after: Round) -> bool:

@@ -362,6 +362,7 @@ def _event(tell: Tell) -> WorkerEvent:
         change_event=tell.change,
         round=tell.round,
         fault=tell.fault,
+        lost=tell.lost,
         stop_after=tell.stop_after,
         leave_after=tell.leave_after,
     )

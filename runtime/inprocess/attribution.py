@@ -5,24 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
 
+from softrun.runtime.events import Interruption, WorkerEvent, headline
 
-class Interruption(Enum):
-    """What ended an iteration on a rank."""
-
-    EXCEPTION = auto()
-    """The function raised it."""
-    BASE_EXCEPTION = auto()
-    """The same, but it ends the rank."""
-    SOFT_TIMEOUT = auto()
-    HARD_TIMEOUT = auto()
-    TERMINATED = auto()
-    """Its process ended."""
-    UNRESPONSIVE = auto()
-    """Its node is silent."""
-    MONITOR_PROCESS_EXCEPTION = auto()
-    """Not used: no process monitors a rank here."""
+__all__ = ["Interruption", "InterruptionRecord", "describe", "format_interruption_records", "records_of"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +28,24 @@ class InterruptionRecord:
         if match is None or match[2] not in Interruption.__members__:
             raise ValueError(f"{string!r} is not the text of an InterruptionRecord")
         return cls(int(match[1]), Interruption[match[2]])
+
+
+def records_of(event: WorkerEvent) -> tuple[InterruptionRecord, ...]:
+    """Who ended the world before this event's, or that of a PAUSED event, as far as it is known.
+
+    A rank that is no longer there and told of no fault is TERMINATED, whether it died, was ended, or has left.
+    """
+    told = () if event.fault is None else event.fault.causes
+    known = {rank for rank, _ in told}
+    faults = [InterruptionRecord(rank, kind) for rank, kind in told]
+    return (*faults, *(InterruptionRecord(r, Interruption.TERMINATED) for r in event.lost if r not in known))
+
+
+def describe(event: WorkerEvent) -> str:
+    """The same in words: "EXCEPTION on rank 1; TERMINATED on rank 2: fault of rank 1 …"; empty if nothing is known."""
+    text = format_interruption_records(records_of(event))
+    fault = headline(event.fault.text) if event.fault is not None and event.fault.text else ""
+    return ": ".join(part for part in (text, fault) if part)
 
 
 def format_interruption_records(records: Iterable[InterruptionRecord]) -> str:

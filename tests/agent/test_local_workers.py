@@ -497,6 +497,16 @@ def test_the_fault_that_ended_a_world_is_told_to_those_who_were_there() -> None:
     workers = entered(1)
     told = replace(sealed(member("a"), number=2), fault=WorkerFault(round=1, text="why"))
     assert [(e.state, e.fault) for e in workers.enter(told, LIFE, 0, 0.0) if isinstance(e, do.Tell)] == [
-        (WorkerState.PAUSED, None),
+        (WorkerState.PAUSED, WorkerFault(round=1, text="why")),
         (WorkerState.HEALTHY, WorkerFault(round=1, text="why")),
     ]
+
+
+def test_the_lost_ranks_are_told_with_the_change() -> None:
+    workers = LocalWorkers(1, grace_s=2.0)
+    workers.enter(sealed(member("b", workers=2), member("a"), member("c", workers=2)), LIFE, 0, 0.0)
+    one_left = Member("c", 1, "host-c", 7000, "trainer", (Worker(1, 1),))
+    smaller = workers.enter(sealed(member("a"), one_left, number=2), LIFE, 0, 0.0)
+    assert [e.lost for e in smaller if isinstance(e, do.Tell)] == [(0, 1, 3)] * 2
+    skipped = workers.enter(sealed(member("a"), number=4), LIFE, 0, 0.0)
+    assert [e.lost for e in skipped if isinstance(e, do.Tell)] == [()] * 2, "who was lost in the world between?"

@@ -15,11 +15,20 @@ import torch
 import torch.distributed as dist
 from gloo_ranks import Me
 from torch.nn.parallel import DistributedDataParallel
-from wrapped_ranks import SHORT_S, Job, Record, Stop, sit
+from wrapped_ranks import SHORT_S, Job, Record, Stop, meet, sit
 
 from fake_agent import wait_until
 from softrun.runtime import World
-from softrun.runtime.inprocess import AbortProcessGroups, CallWrapper, FaultCounter, State, Wrapper
+from softrun.runtime.events import WorldChangeEvent
+from softrun.runtime.inprocess import (
+    AbortProcessGroups,
+    CallWrapper,
+    FaultCounter,
+    RankShouldRestart,
+    State,
+    Wrapper,
+    format_interruption_records,
+)
 
 # Faults
 
@@ -390,3 +399,34 @@ def test_a_base_exception_of_the_function_ends_the_wrapper_on_this_rank(job: Job
     assert "a bug of the callback" in first.log
     job.lose(first)
     assert second.says() == 1
+
+
+def test_the_interruption_names_cause_and_ranks(job: Job) -> None:
+    def work(me: Me) -> None:
+        texts: list[str] = []
+
+        @Wrapper()
+        def train(call: CallWrapper, state: State) -> list[str]:
+            texts.append(format_interruption_records(call.interruptions))
+            if state.iteration < 2:
+                try:
+                    meet(me)
+                    if state.iteration == 0 and state.rank == 1:
+                        raise ValueError("the loss is not a number")
+                    sit()
+                except RankShouldRestart as interruption:
+                    texts.append(str(interruption))
+                    raise
+            return texts
+
+        me.say(train())
+
+    workers = job.begin(work, 3)
+    job.meet()
+    job.restart()
+    job.meet()
+    job.form(workers[:2], WorldChangeEvent.SCALE_DOWN, lost=(2,))
+    ended = "world 1 has ended: EXCEPTION on rank 1: fault of rank 1 of world 1: ValueError: the loss is not a number"
+    lost = ["EXCEPTION on rank 1", "world 2 has ended: TERMINATED on rank 2", "TERMINATED on rank 2"]
+    assert workers[0].says() == ["", ended, *lost]
+    assert workers[1].says() == ["", *lost]

@@ -69,17 +69,21 @@ class Job:
         return workers
 
     def form(
-        self, members: list[Worker], change: WorldChangeEvent | None = None, fault: WorkerFault | None = None
+        self,
+        members: list[Worker],
+        change: WorldChangeEvent | None = None,
+        fault: WorkerFault | None = None,
+        lost: tuple[int, ...] = (),
     ) -> None:
         """A new world of these, in rank order; those of the one before are paused first."""
         for member in self.members:
-            self._tell(member, WorkerState.PAUSED, change)
+            self._tell(member, WorkerState.PAUSED, change, fault, lost)
         self.round, self.members = self.round + 1, members
         self._keeper.tell()
         port = self._keeper.says()
         for rank, member in enumerate(members):
             member.info = an_info(rank, len(members), port)
-            self._tell(member, WorkerState.HEALTHY, change, fault)
+            self._tell(member, WorkerState.HEALTHY, change, fault, lost)
 
     def lose(self, lost: Worker, *newcomers: Worker) -> None:
         """A world without that worker, which is killed, and with those."""
@@ -123,9 +127,10 @@ class Job:
         state: WorkerState,
         change: WorldChangeEvent | None,
         fault: WorkerFault | None = None,
+        lost: tuple[int, ...] = (),
     ) -> None:
         event: WorkerEvent = an_event(self.round, state, change, member.info)
-        member.writer.write(event.model_copy(update={"fault": fault}))
+        member.writer.write(event.model_copy(update={"fault": fault, "lost": lost}))
 
 
 @contextmanager

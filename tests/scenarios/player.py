@@ -89,7 +89,7 @@ class Scribe(Watcher):
             case do.Tell(local_rank, _, state, change):
                 why = f" {change.value}" if change is not None else ""
                 where = f" {_place(effect)}" if state is WorkerState.HEALTHY else ""
-                fault = " with the fault" if effect.fault is not None else ""
+                fault = " with the fault" if where and effect.fault is not None else ""
                 self._write(f"{node.name}/{local_rank}: {state.value}{why}{where}{fault}")
             case do.SignalWorker(local_rank, _, signum):
                 self._write(f"{node.name}/{local_rank}: gets {SIGNALS[signum]}")

@@ -27,7 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
-from softrun.runtime.events import ProgressLimits, WorkerEvent, WorkerInfo
+from softrun.runtime.events import Interruption, ProgressLimits, WorkerEvent, WorkerFault, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
 from softrun.runtime.groups.groups import (
@@ -38,6 +38,7 @@ from softrun.runtime.groups.groups import (
     leave_groups,
     stale_group,
 )
+from softrun.runtime.inprocess.attribution import InterruptionRecord, format_interruption_records, records_of
 from softrun.runtime.inprocess.calls.seating import Assignment, AssignmentError, Place, Seated, take_seat
 from softrun.runtime.inprocess.calls.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.calls.world_store import WorldStore
@@ -105,6 +106,11 @@ class CallWrapper:
         """A copy of `state`, as callbacks get it."""
         return self._call.known_state.freeze()
 
+    @property
+    def interruptions(self) -> tuple[InterruptionRecord, ...]:
+        """Who ended the last iteration, and how, as far as it is known; ranks are those of its world."""
+        return self._call.interruptions
+
     def ping(self) -> None:
         """Show that training makes progress. After the first ping of an iteration, others must follow in time."""
         ping()
@@ -150,6 +156,7 @@ class Call:
         self.state: State | None = None
         self.session: Session
         self.depth = 0
+        self.interruptions: tuple[InterruptionRecord, ...] = ()
         self._aborted = False  # in this iteration
         self._name = ""  # the name under which the ranks meet for this call
         self._world_store: WorldStore
@@ -233,8 +240,11 @@ class Call:
                 if self.depth > 1 and (event.fault is None or event.fault.depth < self.depth):
                     raise RestartRequest(f"world {event.round} begins in an outer wrapper")
                 rank = event.worker_info.rank
+                self.interruptions = records_of(event)
                 if event.fault is not None:
                     _log.warning("worker %d restarts after a %s", rank, event.fault.text)
+                elif self.interruptions:
+                    _log.warning("worker %d restarts: %s", rank, format_interruption_records(self.interruptions))
                 elif event.change_event is None and isinstance(self._error, RestartRequest) and self._error.__cause__:
                     # All peers are there: no peer was lost.
                     self._error = self._error.__cause__
@@ -384,9 +394,13 @@ class Call:
         text = "".join(traceback.format_exception(error))
         shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
         tell_fault(
-            f"fault of rank {info.rank} of world {round_}: {shown}",
-            self.session.shared_depth,
-            self.options.last_call_wait_s,
+            WorkerFault(
+                round=round_,
+                text=f"fault of rank {info.rank} of world {round_}: {shown}",
+                causes=((info.rank, Interruption.EXCEPTION),),
+                depth=self.session.shared_depth,
+                last_call_wait=self.options.last_call_wait_s,
+            )
         )
         _log.error("fault in worker %d, world %d, iteration %d\n%s", info.rank, round_, self.iteration, text)
         return error

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 from softrun.runtime.events import WorkerEvent, WorkerState
+from softrun.runtime.inprocess.attribution import describe
 from softrun.runtime.interrupt import Interrupt
 from softrun.runtime.worker import last_event, wait_for_world, withhold_progress
 
@@ -67,7 +68,9 @@ class Session:
     def observe(self, event: WorkerEvent) -> None:
         """Take in an event, in the watcher's thread, which must not wait for an atomic block."""
         if event.sequence > self.event.sequence:
-            request = functools.partial(self.interrupt.request, event.sequence, self.abort)
+            ended = f"world {self.event.round} has ended"
+            reason = f"{ended}: {because}" if (because := describe(event)) else ended
+            request = functools.partial(self.interrupt.request, event.sequence, self.abort, reason)
             threading.Thread(target=request, name="softrun-restart", daemon=True).start()
 
     def abort(self) -> None:
