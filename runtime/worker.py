@@ -349,6 +349,12 @@ class _Worker:
         if self._progress is not None:
             self._progress.withhold(withheld)
 
+    def close(self) -> None:
+        if self._progress is not None:
+            atexit.unregister(self._end)
+            self._progress.close()
+        self.inbox.close()
+
     def end_call(self) -> None:
         self.in_call = False
         self._tell(called=0, worked=self._round, ends=True, through=True)
@@ -465,6 +471,20 @@ def _worker() -> _Worker:
         if _current is None:
             _current = _Worker(open_inbox())
         return _current
+
+
+def is_open() -> bool:
+    """Whether this process reads its channel."""
+    return _current is not None
+
+
+def close() -> None:
+    """Read the channel no more, until somebody asks again; call it in the main thread. No thread of it stays."""
+    global _current
+    with _lock:
+        worker, _current = _current, None
+    if worker is not None:
+        worker.close()
 
 
 def _begin_in_child() -> None:

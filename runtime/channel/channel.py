@@ -240,6 +240,12 @@ class EventReader:
         """The id of the process that has claimed the channel; 0 if none has."""
         return claimant(self.page.words[OWNER]) if self.page is not None else 0
 
+    def close(self) -> None:
+        """Close the descriptors. The claim stays."""
+        self._directory.close()
+        if self.page is not None:
+            self.page.close()
+
     def write_status(self, status: WorkerStatus) -> None:
         """Tell the agent, as the worker. After a ChannelError the agent was not told."""
         content = _encode("status", status)

@@ -52,6 +52,9 @@ class Inbox(Protocol):
     def page(self) -> Page | None:
         """Memory that the agent shares with the worker; None if there is no agent."""
 
+    def close(self) -> None:
+        """End the threads and close the descriptors. It is of no use after that."""
+
 
 class ChannelInbox:
     """The events of a channel."""
@@ -128,6 +131,13 @@ class ChannelInbox:
         if self._reader.page is None:
             _log.warning("nobody will notice if this worker hangs: its channel's file system cannot share memory")
         return self._reader.page
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+        with self._calling:  # what was begun by `look`
+            self._subscribers.clear()
+        self._reader.close()
 
     def _poll(self) -> None:
         try:
@@ -216,6 +226,9 @@ class StaticInbox:
 
     def page(self) -> Page | None:
         return None
+
+    def close(self) -> None:
+        pass
 
 
 def open_inbox() -> Inbox:

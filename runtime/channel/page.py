@@ -36,6 +36,7 @@ class Page:
     """The page, in memory that is already mapped. Both ends make one."""
 
     def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
         self.words = memoryview(memory).cast("Q")
         """The numbers, in the order above. Reading or writing one is a single instruction."""
         self.told = Message(memory, _NUMBERS_BYTES)
@@ -45,6 +46,11 @@ class Page:
     def is_in_use(self) -> bool:
         """Whether a worker of this version shows its progress."""
         return self.words[_VERSION] == VERSION and self.words[BEAT] > 0
+
+    def close(self) -> None:
+        """Give the memory back: nobody of this process may look at it any more."""
+        self.words.release()
+        self._memory.close()
 
     def begin(self) -> None:
         """A worker shows its progress from now on."""

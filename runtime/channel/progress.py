@@ -89,7 +89,18 @@ class Progress:
         self.begin_world()
         self._words[BEAT] = time.monotonic_ns()
         page.begin()
-        threading.Thread(target=self._keep_beating, name="softrun-progress", daemon=True).start()
+        self._thread = threading.Thread(target=self._keep_beating, name="softrun-progress", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Show no more progress, from the main thread: the agent was told that nobody hangs from now on."""
+        self._ended.set()
+        self._thread.join()
+        end = time.monotonic() + BEAT_INTERVAL_S
+        while self._asked and time.monotonic() < end:  # the interpreter must not call what is gone
+            time.sleep(0.001)
+        with suppress(ValueError):
+            faulthandler.unregister(STACKS_SIGNAL)
 
     def ping(self) -> None:
         """The trainer makes progress. Costs less than a microsecond."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver
 
 POLL_INTERVAL_S = 0.05
+STOP_S = 5.0
+"""How long a callback under way is waited for."""
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -56,6 +59,8 @@ class DirectoryWatcher:
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.stop()
+            if threading.current_thread() is not observer:
+                observer.join(STOP_S)
 
     def _run(self, observer: BaseObserver, kinds: list[type[FileSystemEvent]] | None) -> None:
         observer.schedule(self._handler(), str(self._directory), event_filter=kinds)

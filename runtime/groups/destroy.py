@@ -17,6 +17,7 @@ from softrun.runtime.groups.sockets import is_room_for
 from softrun.runtime.groups.stores import is_hosted_here
 
 KEEP_S = 5.0
+DESTROY_S = 10.0
 
 
 class _Kept:
@@ -33,6 +34,9 @@ class _Kept:
 
     def destroy(self) -> None:
         self._due.set()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
 
     def _destroy_when_due(self) -> None:
         self._due.wait(KEEP_S)
@@ -53,6 +57,15 @@ def destroy_aside() -> None:
     _kept[:] = [earlier for earlier in _kept if earlier.are_there]
     if groups:
         _kept.append(_Kept(groups))
+
+
+def destroy_kept() -> None:
+    """Destroy at once what is kept, and wait until that is done."""
+    for kept in _kept:
+        kept.destroy()
+    for kept in _kept:
+        kept.join(DESTROY_S)
+    _kept[:] = [kept for kept in _kept if kept.are_there]
 
 
 def _is_gloo(group: Any) -> bool:

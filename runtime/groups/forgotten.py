@@ -39,7 +39,12 @@ class Watch:
         self._ended = threading.Event()
         if before is not None:
             before._ended.set()
-        native.start(self._watch, "softrun-abort-frees", recall=self._ended.set)
+        self._thread = native.start(self._watch, "softrun-abort-frees", recall=self._ended.set)
+
+    def end(self) -> None:
+        """Watch no more, and wait for the thread."""
+        self._ended.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         end = time.monotonic() + WATCHED_S

@@ -143,6 +143,15 @@ def _retire_lonely() -> None:
                 retire_default_group(group)
 
 
+def end_watch() -> None:
+    """No thread waits in a group that was cut: look for none."""
+    global _watch
+    with _lock:
+        watch, _watch = _watch, None
+    if watch is not None:
+        watch.end()
+
+
 def end_world() -> None:
     """From now on no group can be built, and builds under way fail: their members will not come."""
     global _world_is_over

@@ -39,7 +39,15 @@ from softrun.runtime.inprocess.exception import (
     RestartError,
 )
 from softrun.runtime.inprocess.finalize import Finalize, ThreadedFinalize
-from softrun.runtime.inprocess.health_check import CudaHealthCheck, FaultCounter, FaultCounterExceeded, HealthCheck
+from softrun.runtime.inprocess.health_check import (
+    ChainedGPUHealthCheck,
+    ChainedNicHealthCheck,
+    ChainedNVLHealthCheck,
+    CudaHealthCheck,
+    FaultCounter,
+    FaultCounterExceeded,
+    HealthCheck,
+)
 from softrun.runtime.inprocess.initialize import Initialize, RetryController
 from softrun.runtime.inprocess.monitor_thread import RankShouldRestart
 from softrun.runtime.inprocess.nested_restarter import (
@@ -85,6 +93,9 @@ __all__ = [
     "BarrierOverflow",
     "BarrierTimeout",
     "CallWrapper",
+    "ChainedGPUHealthCheck",
+    "ChainedNVLHealthCheck",
+    "ChainedNicHealthCheck",
     "Completion",
     "Compose",
     "CudaHealthCheck",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -15,7 +16,8 @@ from softrun.runtime.inprocess.calls.call import Call, Callback, CallWrapper, Op
 from softrun.runtime.inprocess.calls.injection import Injection
 from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, say_what_is_not_needed
 from softrun.runtime.inprocess.calls.seating import Assignment
-from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.inprocess.compose import Compose, name_of
+from softrun.runtime.inprocess.health_check import ChainedGPUHealthCheck, ChainedNicHealthCheck, ChainedNVLHealthCheck
 from softrun.runtime.inprocess.state import FrozenState, State
 from softrun.runtime.inprocess.store import StoreMixin
 from softrun.runtime.worlds import World
@@ -33,7 +35,8 @@ class Wrapper:
     All ranks meet before each iteration and before the wrapper returns. Each callback takes the State; see
     softrun.runtime.inprocess for when each family is called. `abort` runs once in a failed iteration, on every rank, in
     a thread: while the function still waits in a call, or after it has raised. Faults of other ranks within
-    `last_call_wait` are part of the same restart.
+    `last_call_wait` are part of the same restart. `health_check` is called before each iteration and after each fault,
+    there after checks of this rank's GPU, its NVLinks and its NICs.
 
     If a rank makes no progress for `soft_timeout`, all ranks are restarted. If it does not take part, the others go on
     without it, and after `hard_timeout` without progress it is ended: SIGTERM, and SIGKILL after
@@ -107,8 +110,11 @@ class Wrapper:
             monitor_process_pidfile=monitor_process_pidfile,
         )
         self._enabled = enabled
+        self.restart_health_check = _with_hardware(health_check)
+        """What is called after a fault: `health_check`, after checks of the GPU of LOCAL_RANK and of its links."""
         self._options = Options(
             **callbacks,
+            restart_health_check=self.restart_health_check,
             rank_assignment=rank_assignment,
             limits=ProgressLimits(
                 soft=None if soft_timeout is None else soft_timeout.total_seconds(),
@@ -149,6 +155,16 @@ _NOT_RESTARTABLE: dict[Callable[[object], bool], str] = {
     inspect.isgeneratorfunction: "a generator function",
     inspect.isclass: "a class",
 }
+
+
+def _with_hardware(health_check: Callback | None) -> Callback | None:
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if not local_rank.isdecimal():
+        return health_check
+    device = int(local_rank)
+    checks = [ChainedGPUHealthCheck(device), ChainedNVLHealthCheck(device), ChainedNicHealthCheck(device)]
+    given = [] if health_check is None else [health_check]
+    return Compose(*given, *checks)
 
 
 def _refuse(unnamed: tuple[object, ...]) -> None:

@@ -13,7 +13,15 @@ from types import SimpleNamespace
 import pytest
 from states import STATE, at
 
-from softrun.runtime.inprocess import CudaHealthCheck, FaultCounter, HealthCheckError, State
+from softrun.runtime.inprocess import (
+    Compose,
+    CudaHealthCheck,
+    FaultCounter,
+    HealthCheck,
+    HealthCheckError,
+    State,
+    Wrapper,
+)
 
 
 class FakeCuda:
@@ -93,3 +101,22 @@ def test_one_fault_counts_once_though_the_check_runs_twice() -> None:
     assert first.faults == 1
     with pytest.raises(HealthCheckError):
         second(error)
+
+
+def test_after_a_fault_the_hardware_of_the_local_rank_is_checked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = FaultCounter(2)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert Wrapper(health_check=own).restart_health_check is own
+    assert Wrapper().restart_health_check is None
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    checks = Wrapper(health_check=own).restart_health_check
+    assert isinstance(checks, Compose)
+    assert isinstance(checks, HealthCheck)
+    assert checks.instances[0] is own, "the last listed is called first"
+    assert [type(check).__name__.removeprefix("Chained") for check in checks.instances[1:]] == [
+        "GPUHealthCheck",
+        "NVLHealthCheck",
+        "NicHealthCheck",
+    ]
+    assert {check.device_index for check in checks.instances[1:]} == {3}  # type: ignore[attr-defined]
+    assert checks(STATE) is STATE

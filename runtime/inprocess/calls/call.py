@@ -26,10 +26,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from softrun.runtime import worker
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import Interruption, ProgressLimits, WorkerEvent, WorkerFault, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
+from softrun.runtime.groups.destroy import destroy_kept
+from softrun.runtime.groups.group_registry import end_watch, release_connections
 from softrun.runtime.groups.groups import (
     GroupOptions,
     build_group,
@@ -76,6 +79,7 @@ class Options:
     abort: Callback | None
     finalize: Callback | None
     health_check: Callback | None
+    restart_health_check: Callback | None
     rank_assignment: Assignment | None
     completion: Callback | None
     terminate: Callback | None
@@ -176,6 +180,7 @@ class Call:
                 "Wrapper: there is a process group already, which no restart could leave; "
                 "build it in the wrapped function"
             )
+        was_open = worker.is_open()
         begin_call()
         session = Session(wait_for_world(-1))
         stop = free_trainer_by(session.observe)
@@ -191,6 +196,12 @@ class Call:
             Session.current = None
             stop()
             watch(ProgressLimits())
+            session.join()
+            release_connections()
+            end_watch()
+            destroy_kept()
+            if not was_open:
+                worker.close()
 
     @contextmanager
     def without_limits(self) -> Iterator[None]:
@@ -259,6 +270,7 @@ class Call:
             raise
         finally:
             session.calls.pop()
+            self._world_store.close()
 
     def _once(self) -> Any:
         event = self.session.next_event() if self.depth == 1 else self.session.event
@@ -415,7 +427,7 @@ class Call:
             error = None if isinstance(self._error, RestartRequest) else self._error
             self.state = replace(self.state, fn_exception=error)
             self._call_back(self.options.finalize)
-            self._call_back(self.options.health_check)
+            self._call_back(self.options.restart_health_check)
 
     def _terminate(self, error: BaseException) -> None:
         if self.state is not None:

@@ -31,6 +31,7 @@ class Session:
         self.interrupt = Interrupt(PATIENCE_S, withhold_progress)
         self.calls: list[Call] = []
         self.event = event  # the event of the newest world that a call was told of
+        self._restarts: list[threading.Thread] = []
         self.entered = -1  # the newest world that a call has worked in
 
     def next_event(self) -> WorkerEvent:
@@ -71,7 +72,14 @@ class Session:
             ended = f"world {self.event.round} has ended"
             reason = f"{ended}: {because}" if (because := describe(event)) else ended
             request = functools.partial(self.interrupt.request, event.sequence, self.abort, reason)
-            threading.Thread(target=request, name="softrun-restart", daemon=True).start()
+            thread = threading.Thread(target=request, name="softrun-restart", daemon=True)
+            self._restarts = [earlier for earlier in self._restarts if earlier.is_alive()] + [thread]
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for the threads of requests, which end with the run that they interrupt."""
+        for thread in self._restarts:
+            thread.join(PATIENCE_S)
 
     def abort(self) -> None:
         """Get the innermost call out of whatever it waits for."""

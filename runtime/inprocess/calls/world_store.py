@@ -61,6 +61,10 @@ class WorldStore:
             raise TimeoutError("this rank arrived after another had stopped waiting for it")
         return int(outcome)
 
+    def close(self) -> None:
+        """Close the connection, and connect again on the next use."""
+        self._connection = _Connection(self._info)
+
     def wait_for(self, key: str, timeout: timedelta | None = None) -> bytes:
         """The value of a key, once it has one."""
 
