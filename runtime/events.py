@@ -217,6 +217,7 @@ class WorkerStatus(_Value):
     )
     ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
     through: bool = Field(default=False, description="its work is done")
+    final: bool = Field(default=False, description="it leaves for good, as a failure that no restart would mend")
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

@@ -274,7 +274,7 @@ class _Worker:
             here = {"applied": event.sequence, "broken_round": broken, "called": called}
             if event.round != self._round or not usable:
                 self._begin_world()  # before the agent hears where it is: the last world's steps do not count
-            self._tell(ready=True, ends=False, through=False, **here)
+            self._tell(ready=True, ends=False, through=False, final=False, **here)
             if usable:
                 self._enter(event)
                 return event
@@ -361,7 +361,7 @@ class _Worker:
 
     def leave_call(self) -> None:
         self.in_call = False
-        self._tell(called=0, ends=True)
+        self._tell(called=0, ends=True, final=True)
 
     def be_through(self) -> None:
         self._show_work()

@@ -236,6 +236,10 @@ class LocalWorkers:
         watch = self._slots[local_rank].watch
         return watch is not None and watch.overdue(now)
 
+    def is_final(self, local_rank: int) -> bool:
+        """Whether a worker has left for good, as a failure that no restart would mend."""
+        return self._slots[local_rank].final
+
     def rank(self, local_rank: int) -> int:
         """The rank of a worker in the last world that it was told of."""
         info = self._slots[local_rank].info

@@ -185,6 +185,8 @@ class WorkerNews:
                 self._stages.fail(now)
                 return
             response = Response.RECORD_FAILURE
+        elif self._workers.is_final(failure.local_rank) and not self._answers.restarts_all:
+            response = Response.RECORD_FAILURE
         match response:
             case Response.STOP_MEET_START:
                 # This node keeps its place, and all nodes meet just once: in the world that follows the broken one.

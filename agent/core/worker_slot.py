@@ -67,6 +67,7 @@ class WorkerSlot:
     in_step_until: float | None = None  # until then it may complete steps before it leaves
     named: int = 0  # the number of the last event that named a world
     ends: bool = False  # its work is done, or its interpreter is ending by itself
+    final: bool = False  # its failure is to be recorded, whatever the policy: no restart would mend it
     through: bool = False  # it has said that its work is done
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
@@ -241,7 +242,9 @@ class WorkerSlot:
         if not self.spoke:
             self.spoke, self.spoke_at = True, now
         self.applied = max(self.applied, status.applied)
-        self.ends = status.ends
+        if self.ends and not status.ends:
+            self.looked = False  # a look while it showed nothing was not answered
+        self.ends, self.final = status.ends, status.final
         if status.ends and self.watch is not None:
             self.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
         self.called, self.worked = status.called, max(self.worked, status.worked, status.counts)

@@ -93,9 +93,11 @@ class Progress:
         self._thread.start()
 
     def close(self) -> None:
-        """Show no more progress, from the main thread: the agent was told that nobody hangs from now on."""
+        """Show no more progress, from the main thread: the agent looks for none until the next one is made."""
         self._ended.set()
         self._thread.join()
+        if self._words[OWNER] == self._owner:
+            self._words[BEAT] = 0  # it is not in use
         end = time.monotonic() + BEAT_INTERVAL_S
         while self._asked and time.monotonic() < end:  # the interpreter must not call what is gone
             time.sleep(0.001)

@@ -50,12 +50,15 @@ class AbortProcessGroups(Abort):
 
 
 class AbortTransformerEngine(Abort):
-    """Frees the user buffers of transformer_engine, if the trainer has imported it."""
+    """Resets what transformer_engine keeps for a world, if the trainer has imported it: user buffers, FP8's state."""
 
     def __call__(self, state: Any = None) -> Any:
+        fp8 = sys.modules.get("transformer_engine.pytorch.fp8")
+        reset = getattr(getattr(fp8, "FP8GlobalStateManager", None), "reset", None)
         destroy = getattr(sys.modules.get("transformer_engine.pytorch.module.base"), "destroy_ub", None)
-        if destroy is not None:
-            destroy()
+        for free in (destroy, reset):
+            if free is not None:
+                free()
         return state
 
 

@@ -57,6 +57,7 @@ from softrun.runtime.inprocess.nested_restarter import (
     NestedRestarterHandlingProcessing,
     NestedRestarterHandlingStarting,
 )
+from softrun.runtime.inprocess.progress_watchdog import ProgressWatchdog
 from softrun.runtime.inprocess.rank_assignment import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
@@ -120,6 +121,7 @@ __all__ = [
     "NestedRestarterHandlingCompleted",
     "NestedRestarterHandlingProcessing",
     "NestedRestarterHandlingStarting",
+    "ProgressWatchdog",
     "RankAssignment",
     "RankAssignmentCtx",
     "RankDiscarded",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ _log = logging.getLogger("softrun.runtime.inprocess")
 class AbortTorchDistributed(AbortProcessGroups):
     """AbortProcessGroups that first writes torch's flight recorder, to `<torch_fr_trace_path>/iter_<iteration>`.
 
-    torch's `torchfrtrace` reads such a directory. The recorder is on if TORCH_FR_BUFFER_SIZE is above 0. None: nowhere.
+    torch's `torchfrtrace` reads such a directory. The recorder is on if TORCH_FR_BUFFER_SIZE is above 0. None: the
+    directory that NVRX_FR_TRACE_PATH names, or nowhere. Stacks are left out: to take them may need the interpreter's
+    lock, which a hung thread may hold.
     """
 
     torch_fr_trace_path: str | None = None
@@ -38,9 +41,10 @@ class AbortTorchDistributed(AbortProcessGroups):
         )
 
     def __call__(self, state: Any = None) -> Any:
-        if self.torch_fr_trace_path is not None and state is not None:
+        path = self.torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
+        if path and state is not None:
             try:
-                _write_records(Path(self.torch_fr_trace_path, f"iter_{state.iteration}"), f"rank_{state.initial_rank}")
+                _write_records(Path(path, f"iter_{state.iteration}"), f"rank_{state.initial_rank}")
             except Exception:
                 _log.warning("the flight recorder's records could not be written", exc_info=True)
         return super().__call__(state)
@@ -51,7 +55,7 @@ def _write_records(directory: Path, name: str) -> None:
     dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
     if dump is not None:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(dump())
+        (directory / name).write_bytes(dump(includeStackTraces=False))
 
 
 class AbortPersistentCheckpointProcesses(Abort):

@@ -18,16 +18,13 @@ class InterruptionRecord:
     rank: int
     interruption: Interruption
 
-    def __str__(self) -> str:
-        return f"rank {self.rank}: {self.interruption.name}"
-
     @classmethod
     def from_str(cls, string: str) -> InterruptionRecord:
         """Raises ValueError if the text is not a record's."""
-        match = re.fullmatch(r"rank (\d+): (\w+)", string)
-        if match is None or match[2] not in Interruption.__members__:
+        rank, kind = re.search(r"rank=(\d+)", string), re.search(r"Interruption\.(\w+)", string)
+        if rank is None or kind is None or kind[1] not in Interruption.__members__:
             raise ValueError(f"{string!r} is not the text of an InterruptionRecord")
-        return cls(int(match[1]), Interruption[match[2]])
+        return cls(int(rank[1]), Interruption[kind[1]])
 
 
 def records_of(event: WorkerEvent) -> tuple[InterruptionRecord, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,10 +43,24 @@ class ThreadedFinalize(Finalize):
         check_instance("ThreadedFinalize: kwargs", self.kwargs, (Mapping, type(None)), "a dict or None")
 
     def __call__(self, state: State) -> State:
-        call = partial(self.fn, *self.args, **(self.kwargs or {}))
+        call = _on_the_same_device(partial(self.fn, *self.args, **(self.kwargs or {})))
         if not call_bounded(call, self.timeout, "softrun-finalize"):
             raise exception.TimeoutError(
                 f"ThreadedFinalize: {name_of(self.fn)} on rank {state.rank} did not end within "
                 f"{self.timeout.total_seconds():g} s; give it a longer timeout, or find what it waits for"
             )
         return state
+
+
+def _on_the_same_device(call: Callable[[], object]) -> Callable[[], object]:
+    """The call for another thread: each has a current CUDA device of its own, 0 at first."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return call
+    device = cuda.current_device()
+
+    def there() -> object:
+        cuda.set_device(device)
+        return call()
+
+    return there

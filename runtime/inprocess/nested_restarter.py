@@ -1,7 +1,7 @@
 """Log lines that tell a system around the job what the in-process restarter is doing, so that only one of them acts.
 
-Each callback logs one line at level INFO to the logger `softrun.runtime.nested`. Give that logger, or one above it, a
-handler that writes to where you read your logs:
+Each callback logs one line at level INFO to the logger `softrun.runtime.nested`, which writes to standard output, or to
+one that you pass:
 
     [NestedRestarter] name=[InProcess] state=handling stage=starting rank=0 active_rank=0 world_size=8 iteration=2 …
 
@@ -17,7 +17,9 @@ handler that writes to where you read your logs:
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from softrun.runtime.groups.abort import Abort
 from softrun.runtime.inprocess.calls.arguments import check_count, check_instance
@@ -27,8 +29,23 @@ from softrun.runtime.inprocess.initialize import Initialize
 from softrun.runtime.inprocess.state import State
 from softrun.runtime.inprocess.terminate import Terminate
 
+
+class _ToStandardOutput(logging.StreamHandler[TextIO]):
+    """Writes to what is the standard output when a line is logged."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stdout
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None:
+        pass
+
+
 _log = logging.getLogger("softrun.runtime.nested")
 _log.setLevel(logging.INFO)  # the lines are for a program, which needs them whatever level people read
+_log.propagate = False
+_log.addHandler(_ToStandardOutput())
 
 
 @dataclass

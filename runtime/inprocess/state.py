@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import FrozenInstanceError, dataclass, fields
@@ -83,6 +84,8 @@ _NAMES = [field.name for field in fields(State)]
 
 class FrozenState(State):
     """A State whose fields are read-only; `dataclasses.replace(state, …)` makes another."""
+
+    __signature__ = inspect.signature(State)
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self.__dict__.update(vars(State(*args, **named)))

@@ -7,7 +7,10 @@ are torch's, with the methods of StoreMixin.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -54,10 +57,18 @@ class StoreMixin:
             return []
         return [part for part in self._self.get(key).decode().split(sep) if part]
 
-    def barrier(self, ranks: Iterable[int], group_name: str, rendezvous_count: int, timeout: timedelta) -> None:
+    def barrier(
+        self,
+        ranks: Iterable[int],
+        group_name: str,
+        rendezvous_count: int,
+        timeout: timedelta,
+        timeout_chunk: timedelta | None = None,
+    ) -> None:
         """Wait until `rendezvous_count` ranks are here; `ranks` are those that come with this call.
 
-        Raises BarrierTimeout, or BarrierOverflow if more have come. Use a name once.
+        It waits in pieces of `timeout_chunk`, between which this rank shows that it makes progress. Raises
+        BarrierTimeout, or BarrierOverflow if more have come. Use a name once.
         """
         ranks = set(ranks)
         here = self._self.add(f"barrier/{group_name}/here", len(ranks))
@@ -65,14 +76,16 @@ class StoreMixin:
             raise BarrierOverflow(f"barrier {group_name!r} is for {rendezvous_count} ranks, and {here} came")
         if here == rendezvous_count:
             self._self.set(f"barrier/{group_name}/all", "here")
-        try:
-            self._self.wait([f"barrier/{group_name}/all"], timeout)
-        except Exception as error:
-            if self._self.check([f"barrier/{group_name}/all"]):
-                return
-            raise BarrierTimeout(
-                f"barrier {group_name!r}: fewer than {rendezvous_count} ranks came within {timeout.total_seconds():g} s"
-            ) from error
+        end = time.monotonic() + timeout.total_seconds()
+        while not self._self.check([f"barrier/{group_name}/all"]):
+            left = timedelta(seconds=end - time.monotonic())
+            if left <= timedelta(0):
+                raise BarrierTimeout(
+                    f"barrier {group_name!r}: fewer than {rendezvous_count} ranks came within "
+                    f"{timeout.total_seconds():g} s"
+                )
+            with suppress(Exception):  # this piece of the time is over
+                self._self.wait([f"barrier/{group_name}/all"], min(left, timeout_chunk or left))
 
     @property
     def _self(self) -> Any:
@@ -95,6 +108,7 @@ class IterationStore(StoreMixin):
         self._do = do
         self._prefix = prefix
         self._collected = 0
+        self._timeout = PATIENCE
 
     def collect(
         self,
@@ -147,9 +161,9 @@ class IterationStore(StoreMixin):
         """Whether all keys have a value."""
         return bool(self._call(lambda store: store.check(self._all(keys))))
 
-    def wait(self, keys: Sequence[str], timeout: timedelta = PATIENCE) -> None:
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys have a value. Raises TimeoutError."""
-        self._do(lambda store: store.wait(self._all(keys), timedelta(days=365)), timeout)
+        self._do(lambda store: store.wait(self._all(keys), timedelta(days=365)), timeout or self._timeout)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of keys that all have one."""
@@ -162,6 +176,18 @@ class IterationStore(StoreMixin):
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         """Give a key the desired value if it has the expected one, or none if that is ""; returns its value."""
         return bytes(self._call(lambda store: store.compare_set(self._prefix + key, expected, desired)))
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; returns whether it was there."""
+        return bool(self._call(lambda store: store.delete_key(self._prefix + key)))
+
+    def num_keys(self) -> int:
+        """How many keys there are in the whole store, this iteration's and others."""
+        return int(self._call(lambda store: store.num_keys()))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long `get` and `wait` wait if they are told nothing else."""
+        self._timeout = timeout
 
     def _call(self, act: Callable[[Any], Result]) -> Result:
         result: Result = self._do(act, PATIENCE)
@@ -192,10 +218,55 @@ def __getattr__(name: str) -> Any:
     """torch's stores are made when they are asked for: workers without torch can import this module."""
     if name not in ("TCPStore", "FileStore", "PrefixStore"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update(_stores())
+    return globals()[name]
+
+
+def _stores() -> dict[str, type]:
     import torch.distributed as dist
 
-    made = type(
-        name, (getattr(dist, name), StoreMixin), {"__module__": __name__, "__doc__": getattr(dist, name).__doc__}
-    )
-    globals()[name] = made
+    class TCPStore(StoreMixin, dist.TCPStore):  # type: ignore[misc, name-defined]
+        """torch's TCPStore, by default at MASTER_ADDR and MASTER_PORT: rank 0 hosts it, unless somebody does already.
+
+        A replaced rank finds a store of your own only if its address is the same in each world, unlike MASTER_PORT.
+        """
+
+        def __init__(
+            self,
+            host_name: str | None = None,
+            port: int | None = None,
+            world_size: int | None = None,
+            timeout: timedelta = PATIENCE,
+            wait_for_workers: bool = True,
+            multi_tenant: bool = False,
+            use_libuv: bool = True,
+        ) -> None:
+            where = {
+                "host_name": os.environ["MASTER_ADDR"] if host_name is None else host_name,
+                "port": int(os.environ["MASTER_PORT"]) if port is None else port,
+                "world_size": int(os.environ["WORLD_SIZE"]) if world_size is None else world_size,
+                "timeout": timeout,
+                "wait_for_workers": wait_for_workers,
+                "multi_tenant": multi_tenant,
+                "use_libuv": use_libuv,
+            }
+            if os.environ["RANK"] == "0":
+                with suppress(RuntimeError):  # somebody else listens there
+                    super().__init__(is_master=True, **where)
+                    return
+            super().__init__(is_master=False, **where)
+
+    class FileStore(StoreMixin, dist.FileStore):  # type: ignore[misc, name-defined]
+        """torch's FileStore."""
+
+    class PrefixStore(StoreMixin, dist.PrefixStore):  # type: ignore[misc, name-defined]
+        """torch's PrefixStore, whose prefix is an iteration's number."""
+
+        def __init__(self, iteration: int | str, store: Any) -> None:
+            super().__init__(f"{iteration}", store)
+
+    made: dict[str, type] = {}
+    for kind in (TCPStore, FileStore, PrefixStore):
+        kind.__qualname__ = kind.__name__
+        made[kind.__name__] = kind
     return made

@@ -49,6 +49,9 @@ class Wrapper:
     Under torchrun, which never forms a second world, the function is called once and its exception is raised.
     """
 
+    restart_health_check: Callback | None
+    """What is called after a fault: `health_check`, after checks of the GPU of LOCAL_RANK and of its links."""
+
     def __init__(
         self,
         *unnamed: NoReturn,
@@ -111,7 +114,6 @@ class Wrapper:
         )
         self._enabled = enabled
         self.restart_health_check = _with_hardware(health_check)
-        """What is called after a fault: `health_check`, after checks of the GPU of LOCAL_RANK and of its links."""
         self._options = Options(
             **callbacks,
             restart_health_check=self.restart_health_check,
@@ -126,25 +128,25 @@ class Wrapper:
             last_call_wait_s=last_call_wait.total_seconds(),
         )
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        check_callable("Wrapper: the wrapped object", function, "a function")
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        check_callable("Wrapper: the wrapped object", fn, "a function")
         for is_kind, kind in _NOT_RESTARTABLE.items():
-            if is_kind(function):
+            if is_kind(fn):
                 raise TypeError(
-                    f"Wrapper: {name_of(function)} is {kind}, which trains nothing when it is called; "
+                    f"Wrapper: {name_of(fn)} is {kind}, which trains nothing when it is called; "
                     "wrap the function that runs it to its end"
                 )
-        injection = Injection(function, (CallWrapper, State, FrozenState, World))
+        injection = Injection(fn, (CallWrapper, State, FrozenState, World))
 
-        @functools.wraps(function)
+        @functools.wraps(fn)
         def wrapped(*args: Any, **named: Any) -> Any:
             if not self._enabled:
-                return function(*args, **named)
+                return fn(*args, **named)
             try:
                 wanted = injection.wanted(args, named)
             except TypeError as error:
-                raise TypeError(f"Wrapper: {name_of(function)} cannot be called like this: {error}") from None
-            return Call(self._options, function, wanted, args, named).run()
+                raise TypeError(f"Wrapper: {name_of(fn)} cannot be called like this: {error}") from None
+            return Call(self._options, fn, wanted, args, named).run()
 
         return wrapped
 

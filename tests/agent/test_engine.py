@@ -551,3 +551,28 @@ def test_one_that_was_dismissed_and_does_not_end_does_not_hold_up_the_job() -> N
     effects = agent.go_on(2.1 + ABANDON_S)
     assert signals(effects) == [(0, SIGKILL)]
     assert agent.engine.stage is Stage.FINISHED
+
+
+@pytest.mark.parametrize("failure", ["no-replace", "replace"])
+def test_one_that_leaves_for_good_is_not_started_again(failure: str) -> None:
+    """Its failure is recorded, whatever the policy: what a wrapper's callbacks have decided, no restart would mend."""
+    agent = working(2, failure=failure)
+    agent.say(0, applied=2, ends=True, final=True)
+    effects = agent.see(saw.WorkerExited(0, 1, 1))
+    assert spawned(effects) == []
+    assert signals(effects) == []
+    assert agent.workers() == (Worker(1, 1),)
+    agent.say(1, applied=2, ends=True, final=True)
+    agent.see(saw.WorkerExited(1, 1, 1))
+    assert agent.engine.stage is Stage.ENDED
+    assert spawned(agent.effects) == []
+
+
+def test_one_that_shows_progress_again_after_a_call_is_looked_at_again() -> None:
+    """Between two wrapped calls it shows none, so the look that was due then has no answer."""
+    agent = working(limits=SOFT)
+    agent.say(applied=1, ends=True, limits=SOFT)
+    assert 0 in looked(agent.go_on(100.0))
+    assert looked(agent.go_on(200.0)) == [], "it was asked already"
+    agent.say(applied=1, ends=False, limits=SOFT)
+    assert 0 in looked(agent.go_on(300.0))

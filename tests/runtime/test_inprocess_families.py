@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ from states import STATE, at
 
 from softrun.runtime.groups.abort import Abort
 from softrun.runtime.inprocess import (
+    AbortTorchDistributed,
+    AbortTransformerEngine,
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
     Completion,
@@ -30,6 +35,8 @@ from softrun.runtime.inprocess import (
     Finalize,
     HealthCheck,
     Initialize,
+    Interruption,
+    InterruptionRecord,
     MaxActiveWorldSize,
     Mode,
     NestedRestarterAborted,
@@ -44,6 +51,7 @@ from softrun.runtime.inprocess import (
     State,
     Terminate,
     ThreadedFinalize,
+    format_interruption_records,
 )
 
 # State
@@ -185,11 +193,81 @@ def test_a_finalize_that_hangs_is_given_up() -> None:
     hang.set()
 
 
+def test_a_finalize_uses_the_device_of_the_thread_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[tuple[str, int]] = []
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 3,
+        set_device=lambda device: chosen.append((threading.current_thread().name, device)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    ThreadedFinalize(timedelta(seconds=10), lambda: None)(STATE)
+    assert chosen == [("softrun-finalize", 3)]
+
+
+# Abort
+
+
+class Engine:
+    """The interface of transformer_engine: user buffers, and FP8's state of all layers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.buffers, self.scales = ["a buffer"], {"layer": 0.5}
+        monkeypatch.setitem(
+            sys.modules, "transformer_engine.pytorch.module.base", SimpleNamespace(destroy_ub=self.buffers.clear)
+        )
+        state = SimpleNamespace(reset=self.scales.clear)
+        monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", SimpleNamespace(FP8GlobalStateManager=state))
+
+
+def test_what_transformer_engine_keeps_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AbortTransformerEngine()(STATE) is STATE, "it was not imported"
+    engine = Engine(monkeypatch)
+    assert AbortTransformerEngine()(STATE) is STATE
+    assert (engine.buffers, engine.scales) == ([], {})
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_the_flight_recorder_is_written_for_each_iteration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_variable: bool
+) -> None:
+    recorder = SimpleNamespace(_dump_fr_trace=lambda *, includeStackTraces: f"stacks: {includeStackTraces}".encode())  # noqa: N803 - torch's
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
+    if by_variable:
+        monkeypatch.setenv("NVRX_FR_TRACE_PATH", str(tmp_path))
+    abort = AbortTorchDistributed(None if by_variable else str(tmp_path))
+    for iteration in (0, 3):
+        abort(at(iteration=iteration, initial_rank=5))
+    written = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("rank*")}
+    assert written == {"iter_0/rank_5": "stacks: False", "iter_3/rank_5": "stacks: False"}
+
+
+def test_a_recorder_that_cannot_be_written_does_not_stop_the_abort(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    recorder = SimpleNamespace(_dump_fr_trace=lambda **_: b"")
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
+    assert AbortTorchDistributed(str(tmp_path / "file"))(STATE) is STATE
+    assert "the flight recorder's records could not be written" in caplog.text
+
+
+# Attribution
+
+
+def test_a_record_is_read_from_its_text() -> None:
+    record = InterruptionRecord(7, Interruption.SOFT_TIMEOUT)
+    assert InterruptionRecord.from_str(str(record)) == record
+    with pytest.raises(ValueError, match="'rank=7' is not the text of an InterruptionRecord"):
+        InterruptionRecord.from_str("rank=7")
+    records = [record, InterruptionRecord(1, Interruption.EXCEPTION), InterruptionRecord(0, Interruption.EXCEPTION)]
+    assert format_interruption_records(records) == "EXCEPTION on ranks 0, 1; SOFT_TIMEOUT on rank 7"
+
+
 # Nested restarters
 
 
-def test_an_outer_system_reads_the_phases(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.handler.setLevel(logging.INFO)
+def test_an_outer_system_reads_the_phases(capsys: pytest.CaptureFixture[str]) -> None:
     state = at(rank=0, active_rank=0)
     callbacks = [
         (NestedRestarterHandlingCompleted(), state),
@@ -202,7 +280,8 @@ def test_an_outer_system_reads_the_phases(caplog: pytest.LogCaptureFixture) -> N
     ]
     for callback, given_state in callbacks:
         callback(given_state)  # type: ignore[operator]
-    assert [message.removeprefix("[NestedRestarter] name=[InProcess] ") for message in caplog.messages] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("[NestedRestarter] name=[InProcess] ") for line in lines] == [
         "state=initialize rank=0 active_rank=0 world_size=4 iteration=0 round=7",
         "state=handling stage=starting rank=0 active_rank=0 world_size=4 iteration=0 round=7",
         "state=handling stage=starting",
@@ -213,12 +292,14 @@ def test_an_outer_system_reads_the_phases(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_one_rank_reports_for_all(caplog: pytest.LogCaptureFixture) -> None:
-    NestedRestarterFinalized()(at(rank=1))
-    NestedRestarterFinalized(special_rank=2)(at(rank=1))
+def test_one_rank_reports_for_all_to_a_logger_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
+    own = logging.getLogger("mine")
+    caplog.set_level(logging.INFO, "mine")
+    NestedRestarterFinalized(logger=own)(at(rank=1))
+    NestedRestarterFinalized(logger=own, special_rank=2)(at(rank=1))
     assert not caplog.messages
-    NestedRestarterFinalized(special_rank=None)(at(rank=1))
-    NestedRestarterFinalized(special_rank=1)(at(rank=1))
+    NestedRestarterFinalized("finalized", None, own, None)(at(rank=1))
+    NestedRestarterFinalized(logger=own, special_rank=1)(at(rank=1))
     assert len(caplog.messages) == 2
 
 

@@ -45,7 +45,7 @@ from softrun.runtime.inprocess.attribution import InterruptionRecord, format_int
 from softrun.runtime.inprocess.calls.seating import Assignment, AssignmentError, Place, Seated, take_seat
 from softrun.runtime.inprocess.calls.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.calls.world_store import WorldStore
-from softrun.runtime.inprocess.exception import BarrierTimeout
+from softrun.runtime.inprocess.exception import BarrierTimeout, RestartAbort
 from softrun.runtime.inprocess.rank_assignment import RankDiscarded
 from softrun.runtime.inprocess.state import FrozenState, Mode, State
 from softrun.runtime.interrupt import RestartRequest
@@ -236,6 +236,7 @@ class Call:
 
     def _iterate(self, session: Session) -> Any:
         self.session = session
+        self._world_store = WorldStore(session.event.worker_info)
         self.depth = session.begin(self)
         try:
             while True:
@@ -348,7 +349,6 @@ class Call:
             except AssignmentError as error:
                 raise _EndsError(error) from None  # the same ranks would get the same assignment
             if seated.discarded:
-                leave_call()
                 raise _EndsError(
                     RankDiscarded(f"Wrapper: rank_assignment has discarded rank {info.rank} of world {event.round}")
                 )
@@ -430,6 +430,8 @@ class Call:
             self._call_back(self.options.restart_health_check)
 
     def _terminate(self, error: BaseException) -> None:
+        if isinstance(error, (RestartAbort, RankDiscarded)) and self.depth == 1:
+            leave_call()
         if self.state is not None:
             self.state = replace(self.state, fn_exception=error)
             try:
