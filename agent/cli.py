@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softrun.agent.console import log_to_stderr, quieten_torch
 from softrun.agent.errors import SoftrunError, UsageError
 from softrun.agent.trim_memory import give_back_memory
 from softrun.agent.workers.fork_server import begun
@@ -36,10 +37,10 @@ logger = logging.getLogger("softrun")
 def main(argv: list[str]) -> int:
     """Run the launcher; returns its exit code. Every error but a worker's own is one line on standard error."""
     debug = os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
-    _log_to_stderr(debug)
+    log_to_stderr(debug)
     try:
         with _template(argv):
-            _quieten_torch()
+            quieten_torch()
             return _report(argv, debug)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -300,18 +301,6 @@ def _complain(text: str, debug: bool) -> None:
         traceback.print_exc()
 
 
-def _log_to_stderr(debug: bool) -> None:
-    if logger.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"softrun[{os.getpid()}] %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
-    logger.addHandler(handler)
-    # The variable is torch's, and so is its default.
-    level = logging.getLevelName(os.environ.get("LOGLEVEL", "WARNING").upper())
-    logger.setLevel(logging.DEBUG if debug else level if isinstance(level, int) else logging.WARNING)
-    logger.propagate = False
-
-
 def _template(argv: list[str]) -> AbstractContextManager[None]:
     """Start the fork server early, from a guess: torch is not there yet to parse the line. A wrong guess costs time."""
     guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -326,18 +315,3 @@ def _template(argv: list[str]) -> AbstractContextManager[None]:
         return nullcontext()
     sets_threads = known.nproc_per_node != "1" and "OMP_NUM_THREADS" not in os.environ
     return begun({"OMP_NUM_THREADS": "1"} if sets_threads else {})
-
-
-def _quieten_torch() -> None:
-    """Import torch so that its C++ side does not print a stack for every connection that is closed.
-
-    Only this agent gets the setting: the workers get the environment as it was.
-    """
-    name = "TORCH_CPP_LOG_LEVEL"
-    if name in os.environ or "torch" in sys.modules:
-        return
-    os.environ[name] = "ERROR"
-    try:
-        import torch  # noqa: F401
-    finally:
-        del os.environ[name]

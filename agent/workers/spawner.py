@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from softrun.agent.errors import SoftrunError
 from softrun.agent.torch_elastic.elastic import WorkerSpec, macros
+from softrun.agent.workers.adopted import Adopted, Adoption
 from softrun.agent.workers.fork_server import Forked, ForkServer
 from softrun.agent.workers.processes import Function, Process, Program, Start
 
@@ -98,6 +99,8 @@ class Spawner:
         self._reapable()
 
     def _by_itself(self, start: Start) -> Process:
+        if isinstance(start.entrypoint, Adoption):
+            return Adopted(start.entrypoint, start)
         try:
             return Function(self._start_method, start) if callable(start.entrypoint) else Program(start)
         except Exception as error:  # including what the library that binds to processors raises

@@ -29,6 +29,7 @@ from softrun.agent.protocol.observations import (
 )
 from softrun.agent.torch_elastic.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.workers import orphan_reaper_main as reaper
+from softrun.agent.workers.adopted import Adopted, Adoption
 from softrun.agent.workers.channels import ChannelsDirectory
 from softrun.agent.workers.connections import is_connected, sockets_of
 from softrun.agent.workers.fork_server import TOKEN_BYTES, ForkServer
@@ -148,7 +149,7 @@ class Supervisor:
             error_file = files.error_files.get(rank, "")
             self._workers[key] = _Worker(channel, mark, error_file, tell.info.master_port, inherited)
             channel.allow(*self._allowed)
-            channel.write(_event(tell))
+            channel.write(self._event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), reaper.VARIABLE: mark}
             self._expected[key] = _Expected(tell, order.restarts_left, [])
             self._spawner.start(key, env, files.stdouts[rank], files.stderrs[rank])
@@ -160,13 +161,13 @@ class Supervisor:
         if worker is None:
             return  # it has ended meanwhile
         try:
-            worker.channel.write(_event(tell))
+            worker.channel.write(self._event(tell))
         except ChannelError as error:
             # A worker that cannot be told of a change must not go on as if there were none.
             logger.warning("worker %d cannot be told of a change and is killed: %s", tell.local_rank, error)
             self.signal(*key, signal.SIGKILL)
         if tell.state is WorkerState.HEALTHY:
-            if self._spawner.renew(key, _event(tell).environment()):
+            if self._spawner.renew(key, self._event(tell).environment()):
                 worker.port = tell.info.master_port
             self._agent.entered(tell)
         else:
@@ -247,6 +248,8 @@ class Supervisor:
         """Call this after every worker has ended; if this agent ends by a fault, it kills those that are left."""
         all_is_well = not self._expected  # one of those may be forked right now
         for key, process in self._processes.items():
+            if isinstance(process, Adopted):
+                continue  # it ends by itself when this agent is gone
             signal_group(process.pid, signal.SIGKILL)
             all_is_well &= process.reap(_FAREWELL_S) is not None
             reaper.kill_marked(self._workers[key].mark)
@@ -261,6 +264,20 @@ class Supervisor:
 
     # --- starting
 
+    def _event(self, tell: Tell) -> WorkerEvent:
+        adoption = self._spec.entrypoint
+        return WorkerEvent(
+            timestamp=time.time_ns() // 1_000_000,
+            worker_info=adoption.place(tell.info) if isinstance(adoption, Adoption) else tell.info,
+            worker_state=tell.state,
+            change_event=tell.change,
+            round=tell.round,
+            fault=tell.fault,
+            lost=tell.lost,
+            stop_after=tell.stop_after,
+            leave_after=tell.leave_after,
+        )
+
     def _environment(self, tell: Tell | None) -> dict[str, str]:
         """The variables that torchrun gives a worker; with None, those of a rank that is not started now."""
         spec = self._spec
@@ -273,7 +290,7 @@ class Supervisor:
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }
         if tell is not None:
-            env |= _event(tell).environment()
+            env |= self._event(tell).environment()
         return env
 
     def _started(self, key: Key, process: Process) -> None:
@@ -312,7 +329,7 @@ class Supervisor:
         else:
             self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, worker.error_file or os.devnull)
         self._agent.halted()
-        if exitcode != 0 or key in self._signalled:
+        if (exitcode != 0 or key in self._signalled) and not isinstance(process, Adopted):
             # What it had started ends with it, unless the worker itself has ended in good order.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -352,17 +369,3 @@ def _failure(local_rank: int, pid: int, exitcode: int, error_file: str) -> Proce
         return ProcessFailure(local_rank, pid, exitcode, os.devnull)
     finally:
         torchs_logger.disabled = False
-
-
-def _event(tell: Tell) -> WorkerEvent:
-    return WorkerEvent(
-        timestamp=time.time_ns() // 1_000_000,
-        worker_info=tell.info,
-        worker_state=tell.state,
-        change_event=tell.change,
-        round=tell.round,
-        fault=tell.fault,
-        lost=tell.lost,
-        stop_after=tell.stop_after,
-        leave_after=tell.leave_after,
-    )

@@ -29,9 +29,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from softrun.runtime.groups import native
-from softrun.runtime.groups.books import retire_default_group
+from softrun.runtime.groups.books import has_group, retire_default_group
 from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
+from softrun.runtime.groups.held_groups import hold
 from softrun.runtime.groups.sockets import Address
 from softrun.runtime.groups.stores import underlying_store
 
@@ -223,12 +224,15 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
 
     def noting(*args: Any, **options: Any) -> Any:
         given = _given(signature, args, options)
+        is_default = not has_group()
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
             result = build_group(*args, **options)
             group, store = result if isinstance(result, tuple) else (result, None)
             noted = _note(group, store, connections, built=True) if group in registered_groups() else None
+        if is_default and noted is not None and noted.connections is not None:
+            hold(group)
         if noted is not None and build.aborted:
             noted.cut()
         return result

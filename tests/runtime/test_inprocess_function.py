@@ -17,10 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from gloo_ranks import Me
-from wrapped_ranks import Job, Record, Stop, meet, reverse, sit
+from wrapped_ranks import Job, Record, Stop, meet, sit
 
 from softrun.runtime import World, inprocess
-from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.inprocess import CallWrapper, State, Wrapper
 
 # What the function finds
@@ -172,31 +171,6 @@ def test_it_injects_into_arguments_annotated_with_its_types(job: Job) -> None:
 
     (worker,) = job.begin(work, 1)
     assert worker.says() == "done"
-
-
-def test_under_torchrun_it_is_called_once_and_its_exception_is_raised(job: Job) -> None:
-    def work(me: Me) -> None:
-        del os.environ[ENVIRONMENT_VARIABLE]
-        os.environ.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT="1")
-        did = Record()
-
-        @Wrapper(rank_assignment=reverse)
-        def inner(world: World) -> int:
-            return world.rank
-
-        @Wrapper(completion=did["completion"], terminate=did["terminate"])
-        def train(world: World, error: Exception | None) -> tuple[int, int]:
-            if error is not None:
-                raise error
-            return world.world_size, inner()
-
-        assert train(error=None) == (2, 1)
-        with pytest.raises(ConnectionError, match="a peer"):
-            train(error=ConnectionError("a peer"))
-        me.say(did.calls)
-
-    (worker,) = job.start(work)
-    assert worker.says() == ["completion", "terminate"]
 
 
 # Bad input

@@ -27,7 +27,6 @@ from datetime import timedelta
 from typing import Any
 
 from softrun.runtime import worker
-from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.events import Interruption, ProgressLimits, WorkerEvent, WorkerFault, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
@@ -41,7 +40,9 @@ from softrun.runtime.groups.groups import (
     leave_groups,
     stale_group,
 )
+from softrun.runtime.groups.held_groups import let_go
 from softrun.runtime.inprocess.attribution import InterruptionRecord, format_interruption_records, records_of
+from softrun.runtime.inprocess.calls.light_agent import agent_for_a_call
 from softrun.runtime.inprocess.calls.seating import Assignment, AssignmentError, Place, Seated, take_seat
 from softrun.runtime.inprocess.calls.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.calls.world_store import WorldStore
@@ -180,12 +181,21 @@ class Call:
                 "Wrapper: there is a process group already, which no restart could leave; "
                 "build it in the wrapped function"
             )
+        with agent_for_a_call(self.options.barrier_timeout) as expected:
+            return self._run_outermost(expected)
+
+    def _run_outermost(self, expected: int | None) -> Any:
+        if expected is not None:
+            worker.close()  # it may have read its launcher's one world
         was_open = worker.is_open()
         begin_call()
         session = Session(wait_for_world(-1))
         stop = free_trainer_by(session.observe)
         Session.current = session
         try:
+            came = session.event.worker_info.world_size
+            if expected is not None and came < expected:
+                raise BarrierTimeout(f"Wrapper: {came} of {expected} ranks have come in time; start all of them")
             with session.interrupt:
                 self._watch(session)
                 result = self._iterate(session)
@@ -200,6 +210,7 @@ class Call:
             release_connections()
             end_watch()
             destroy_kept()
+            let_go()
             if not was_open:
                 worker.close()
 
@@ -283,8 +294,7 @@ class Call:
     def _attempt(self, event: WorkerEvent) -> Any:
         """One iteration, which may be interrupted anywhere."""
         info = self._place_among_callers(event.worker_info)
-        if _agents_are_there():
-            self.iteration = self._meet(info.world_size)
+        self.iteration = self._meet(info.world_size)
         world = self._take_place(event, info)
         self._call_back(self.options.initialize)
         try:
@@ -298,11 +308,8 @@ class Call:
         result = self.function(*self.args, **self.named, **self._given(world))
         if self.session.changed:
             raise RestartRequest(f"world {event.round} ended when the function returned")
-        if _agents_are_there():
-            self._world_store = WorldStore(self.session.event.worker_info)
-            self._world_store.barrier(
-                f"{self._name}/end", state.active_world_size or 0, self.options.completion_timeout
-            )
+        self._world_store = WorldStore(self.session.event.worker_info)
+        self._world_store.barrier(f"{self._name}/end", state.active_world_size or 0, self.options.completion_timeout)
         return result
 
     def _meet(self, size: int) -> int:
@@ -340,7 +347,7 @@ class Call:
 
     def _take_place(self, event: WorkerEvent, info: WorkerInfo) -> World:
         seated = Seated(info.rank, info.world_size, info.rank, info.world_size, info.rank)
-        if self.options.rank_assignment is not None and _agents_are_there():
+        if self.options.rank_assignment is not None:
             state = State(info.rank, info.world_size, iteration=self.iteration, round=event.round)
             try:
                 seated = take_seat(
@@ -373,7 +380,7 @@ class Call:
 
     def set_ranks(self) -> None:
         """Set RANK and WORLD_SIZE for this call's function."""
-        if _agents_are_there() and self.state is not None:
+        if self.state is not None:
             state = self.state
             rank = state.rank if state.active_rank is None else state.active_rank
             os.environ.update(RANK=str(rank), WORLD_SIZE=str(state.active_world_size))
@@ -394,8 +401,6 @@ class Call:
         if stale is not None:
             cause, error = error, RuntimeError(stale)
             error.__cause__ = cause
-        if not _agents_are_there():
-            raise error
         info, round_ = self.session.event.worker_info, self.session.event.round
         if (stale is None and is_lost_peer(error)) or (self.session.changed and is_lost_connection(error)):
             _log.info("worker %d leaves world %d, since a peer is lost: %r", info.rank, round_, error)
@@ -493,8 +498,3 @@ def _clear_frames(error: BaseException | None) -> None:
             seen.add(id(one))
             traceback.clear_frames(one.__traceback__)
             errors += [one.__cause__, one.__context__]
-
-
-def _agents_are_there() -> bool:
-    """Whether softrun's agents run this worker: torchrun's form only one world."""
-    return ENVIRONMENT_VARIABLE in os.environ

@@ -1,0 +1,98 @@
+"""`python -m softrun.agent.adopt`: the agent of one process that another launcher has started.
+
+A wrapped function starts it (`softrun.runtime.inprocess.calls.light_agent`), says what it needs to know, as one
+argument of JSON, and hands it a socket (`softrun.agent.workers.adopted`). It detaches itself at once, outlives the
+worker by milliseconds, and leaves signals that a launcher sends to everybody to the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from pydantic import BaseModel
+
+
+class Request(BaseModel):
+    """What the worker says of itself and of its job."""
+
+    descriptor: int
+    pid: int
+    job: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    group_world_size: int
+    host: str
+    """Where the first rank's agent is."""
+    port: int
+    patience_s: float
+    """How long to wait for the others' agents."""
+
+
+def main() -> int:
+    """Run the agent of one worker; returns its exit code, which nobody waits for."""
+    request = Request.model_validate_json(sys.argv[1])
+    if os.fork():
+        return 0  # the worker waits for this process
+    os.setsid()
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_IGN)
+    return _run(request)
+
+
+def _run(request: Request) -> int:
+    from softrun.agent.console import log_to_stderr, quieten_torch
+
+    log_to_stderr(debug=False)
+    quieten_torch()
+    from softrun.agent.errors import SoftrunError
+    from softrun.agent.launch import LaunchConfig, RestartPolicy, launch_agent
+    from softrun.agent.torch_elastic.elastic import ChildFailedError
+    from softrun.agent.trim_memory import give_back_memory
+    from softrun.agent.workers.adopted import Adoption
+
+    give_back_memory()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=request.world_size,
+        nproc_per_node=1,
+        run_id=request.job,
+        rdzv_endpoint=f"{request.host}:{request.port}",
+        rdzv_configs={
+            "is_host": request.rank == 0,
+            "rank": request.rank,
+            "join_timeout": request.patience_s,
+            "last_call_timeout": request.patience_s,  # all of them are to be in the first world
+            "read_timeout": request.patience_s,
+        },
+        restart_policy=RestartPolicy.SOFT,
+        worker_failure="record",
+        max_restarts=0,
+        warm_start=False,
+        signals_to_handle="SIGUSR2",
+    )
+    adoption = Adoption(
+        pid=request.pid,
+        connection=socket.socket(fileno=request.descriptor),
+        local_rank=request.local_rank,
+        local_world_size=request.local_world_size,
+        group_rank=request.group_rank,
+        group_world_size=request.group_world_size,
+    )
+    try:
+        launch_agent(config, adoption, [])
+    except ChildFailedError:
+        return 1  # the worker knows best
+    except SoftrunError as error:
+        print(f"softrun: the agent of rank {request.rank} ends: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

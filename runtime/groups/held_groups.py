@@ -1,0 +1,49 @@
+"""The last default groups are held, so that no model is the last to hold one.
+
+If a DistributedDataParallel is the last to hold a gloo group, torch 2.13 may wait for ever when the model is freed,
+such as when a training function returns: the main thread waits, with the interpreter's lock, for gloo's threads, and
+one of these waits for that lock. Whoever holds a group itself frees it without the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from threading import Thread
+from typing import Any
+
+from softrun.runtime.groups import native
+
+MOST_HELD = 2
+FREED_S = 10.0
+
+_held: deque[Any] = deque()
+_held_by_parents: list[Any] = []  # freeing these would wait for threads that are not here
+
+
+def hold(group: Any) -> None:
+    """Hold a new default group with gloo, until two more are built or `let_go` is called."""
+    _held.append(group)
+    if len(_held) > MOST_HELD:
+        _free([_held.popleft()])
+
+
+def let_go() -> None:
+    """Hold none any more: what the groups' users had made with them is gone. Waits until they are freed."""
+    groups = [*_held]
+    _held.clear()
+    if groups:
+        _free(groups).join(FREED_S)
+
+
+def _free(groups: list[Any]) -> Thread:
+    """In a thread: it takes gloo 10 ms or more."""
+    return native.start(groups.clear, "softrun-destroy")
+
+
+def _begin_in_child() -> None:
+    _held_by_parents.extend(_held)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,172 @@
+"""An agent for a process that another launcher has started, such as torchrun or `srun python`, for one call.
+
+Each rank starts one for itself: a process beside it that adopts it (`softrun.agent.adopt`). The agents then do what
+they do under softrun, except that nobody starts a lost rank again. They meet at the first rank's host, at a port that
+the ranks tell each other through the store of their launcher; if that hosts none, the first rank hosts one at
+MASTER_PORT until all have read it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.channel.inbox import StaticInbox
+from softrun.runtime.events import WorkerInfo
+
+PATIENCE = timedelta(minutes=10)
+"""How long a rank waits for the others, if the wrapper has no barrier_timeout."""
+START_S = 60.0
+_PATH_BYTES = 4096
+_SET_BY_WORLDS = (
+    ENVIRONMENT_VARIABLE,
+    "ROLE_",
+    "GROUP_",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+"""What the variables begin with that are the launcher's again after the call. RANK and WORLD_SIZE keep what the last
+iteration has set them to, as with nvidia-resiliency-ext."""
+
+_log = logging.getLogger("softrun.runtime.inprocess")
+_calls = 0  # that this process has made with an agent of its own
+
+
+@contextmanager
+def agent_for_a_call(patience: timedelta | None) -> Iterator[int | None]:
+    """If no agent runs this process, have one in this block. Yields how many ranks are to come; None: there was one.
+
+    Raises RuntimeError with one line if this process is no rank of a job, or the ranks do not find each other.
+    """
+    if ENVIRONMENT_VARIABLE in os.environ:
+        yield None
+        return
+    before = dict(os.environ)
+    agent = _LightAgent(StaticInbox(os.environ).last().worker_info, patience or PATIENCE)
+    try:
+        os.environ.update({ENVIRONMENT_VARIABLE: agent.channel, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+        yield agent.world_size
+    except BaseException:
+        agent.end(1)
+        raise
+    else:
+        agent.end(0)
+    finally:
+        for name in os.environ.keys() | before.keys():
+            if name.startswith(_SET_BY_WORLDS) and name in before:
+                os.environ[name] = before[name]
+            elif name.startswith(_SET_BY_WORLDS):
+                del os.environ[name]
+
+
+class _LightAgent:
+    """The agent, from here."""
+
+    def __init__(self, info: WorkerInfo, patience: timedelta) -> None:
+        global _calls
+        _calls += 1
+        self.world_size = info.world_size
+        name = f"inprocess-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_calls}"
+        port = _agree_on_port(info, name, patience)
+        self._connection, theirs = socket.socketpair()
+        request = {
+            "descriptor": theirs.fileno(),
+            "pid": os.getpid(),
+            "job": name,
+            "rank": info.rank,
+            "world_size": info.world_size,
+            "local_rank": info.local_rank,
+            "local_world_size": info.local_world_size,
+            "group_rank": info.group_rank,
+            "group_world_size": info.group_world_size,
+            "host": info.master_addr,
+            "port": port,
+            "patience_s": patience.total_seconds(),
+        }
+        with theirs:
+            command = [sys.executable, "-m", "softrun.agent.adopt", json.dumps(request)]
+            subprocess.run(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, check=True, timeout=START_S)
+        self.channel = self._hear(patience)
+        self._ended = False
+        self._watch = threading.Thread(target=self._end_with_it, name="softrun-agent", daemon=True)
+        self._watch.start()
+
+    def end(self, code: int) -> None:
+        """Tell it how the call has ended; it then has nothing to do."""
+        self._ended = True
+        self._connection.sendall(f"{code}\n".encode())
+        self._connection.shutdown(socket.SHUT_RDWR)
+        self._watch.join()
+        self._connection.close()
+
+    def _hear(self, patience: timedelta) -> str:
+        """The path of the channel."""
+        waited = patience.total_seconds() + START_S
+        if select.select([self._connection], [], [], waited)[0]:
+            path = self._connection.recv(_PATH_BYTES).decode().strip()
+            if path:
+                return path
+        raise RuntimeError(
+            "Wrapper: the agents of the ranks have formed no world, as the lines above say; start the job with "
+            "`python -m softrun --restart_policy soft` instead"
+        )
+
+    def _end_with_it(self) -> None:
+        """As every worker of softrun ends with its agent: nobody would tell it of a world any more."""
+        while self._connection.recv(1):
+            pass
+        if not self._ended:
+            _log.critical("the agent of this process is gone, so this process ends")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:
+    """The port at which the first rank's agent hosts the job's record."""
+    import torch.distributed as dist
+
+    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        # torch's stubs hide both.
+        store: Any = dist.TCPStore(  # type: ignore[attr-defined]
+            info.master_addr,
+            info.master_port,
+            is_master=info.rank == 0 and not has_store,
+            wait_for_workers=False,
+            timeout=patience,
+        )
+        names = dist.PrefixStore(f"softrun/{name}", store)  # type: ignore[attr-defined]
+        if info.rank == 0:
+            names.set("port", str(_free_port()))
+        port = int(names.get("port"))
+        if names.add("read", 1) == info.world_size:
+            names.set("all", "have read it")
+        if info.rank == 0:
+            names.wait(["all"])
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise RuntimeError(
+            f"Wrapper: rank {info.rank} of {info.world_size} could not meet the others at MASTER_ADDR:MASTER_PORT "
+            f"{info.master_addr}:{info.master_port} ({reason}): correct these, start all ranks, or start the job with "
+            "`python -m softrun --restart_policy soft`"
+        ) from error
+    return port
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

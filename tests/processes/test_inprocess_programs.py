@@ -1,0 +1,134 @@
+"""Programs written for nvidia-resiliency-ext run with their import changed alone, with faults, to the end.
+
+They have the shape of the original's public examples: under softrun's agents, under torchrun, and started one by one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local_cluster import LocalCluster, Node, free_port
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+Start = Callable[..., Node]
+PROGRAMS = Path(__file__).parent / "programs"
+RANKS = 4
+
+
+def through(output: str) -> list[tuple[int, int, int]]:
+    """Rank, world size and iteration of those that have come to their end."""
+    found = re.findall(r"through: rank (\d+) of (\d+) in iteration (\d+)", output)
+    return sorted((int(rank), int(size), int(iteration)) for rank, size, iteration in found)
+
+
+def codes(nodes: list[Node]) -> list[int]:
+    """How they end; a node that does not is shown."""
+    try:
+        return sorted(node.wait() for node in nodes)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("\n".join(node.output() for node in nodes)) from None
+
+
+@pytest.mark.parametrize(
+    ("program", "fault", "policy"),
+    [
+        ("basic.py", "exception", "no-replace"),
+        ("basic.py", "kill", "replace"),
+        ("basic.py", "kill", "record"),
+        ("optimal.py", "exception", "replace"),
+        ("optimal.py", "kill", "no-replace"),
+        ("optimal.py", "kill", "record"),
+        ("optimal.py", "hang", "replace"),
+    ],
+)
+def test_under_softruns_agents(start: Start, program: str, fault: str, policy: str) -> None:
+    flags = (f"--worker_failure={policy}", "--max_restarts=2")
+    arguments = ("--fault", fault)
+    nodes = [start(name, str(PROGRAMS / program), *arguments, nnodes="2", flags=flags) for name in "ab"]
+    ended = codes(nodes)
+    output = "".join(node.output() for node in nodes)
+    lost = fault == "kill" and policy == "record"
+    assert ended == [0, 0], output
+    size = min(RANKS - lost, 3 if program == "optimal.py" else RANKS)
+    assert [(rank, of) for rank, of, _ in through(output)] == [(rank, size) for rank in range(size)], output
+    assert len({iteration for _, _, iteration in through(output)}) == 1, "the job's number, also on a replaced rank"
+
+
+@pytest.mark.parametrize(("fault", "rank"), [("exception", 1), ("kill", 1)])
+def test_a_tree_and_nested_restarters(start: Start, fault: str, rank: int) -> None:
+    """Its store is kept over all iterations, so ranks that are lost are not replaced, as with the original."""
+    arguments = ("--fault", fault, "--fault-rank", str(rank))
+    node = start(
+        "a", str(PROGRAMS / "advanced.py"), *arguments, nnodes="1", nproc=RANKS, flags=("--worker_failure=record",)
+    )
+    assert codes([node]) == [0], node.output()
+    assert through(node.output()) == [(0, 3, 1), (1, 3, 1), (2, 3, 1)], "a reserve has taken the place of a lost rank"
+    told = re.findall(r"\[NestedRestarter\] name=\[InProcess\] state=(\w+)(?: stage=(\w+))?", node.output())
+    assert told == [("initialize", ""), ("handling", "starting"), ("handling", "completed"), ("finalized", "")]
+    assert node.output().count("aborted: in iteration 0") == RANKS - (fault == "kill")
+
+
+def test_the_retry_controller_ends_the_job_at_once(start: Start) -> None:
+    """Whatever the policy: no restart of a worker would mend what all ranks have decided."""
+    flags = ("--worker_failure=replace", "--max_restarts=5")
+    node = start("a", str(PROGRAMS / "gives_up.py"), nnodes="1", nproc=2, flags=flags)
+    assert codes([node]) == [1]
+    assert sorted(re.findall(r"iteration (\d) of rank (\d)", node.output())) == [
+        (iteration, rank) for iteration in "012" for rank in "01"
+    ]
+
+
+def one_by_one(cluster: LocalCluster, *command: str) -> list[Node]:
+    """As by `srun python`: each rank by itself."""
+    job = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        cluster.start(f"rank{rank}", [sys.executable, *command], job | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(RANKS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "fault", "rank"),
+    [("basic.py", "exception", 1), ("basic.py", "kill", 0), ("optimal.py", "kill", 1), ("optimal.py", "hang", 2)],
+)
+def test_started_one_by_one(cluster: LocalCluster, program: str, fault: str, rank: int) -> None:
+    """With nobody special: rank 0 may die, too."""
+    ranks = one_by_one(cluster, str(PROGRAMS / program), "--fault", fault, "--fault-rank", str(rank))
+    lost = fault == "kill"
+    ended = codes(ranks)
+    output = "".join(node.output() for node in ranks)
+    assert ended == [-9] * lost + [0] * (RANKS - lost), output
+    size = min(RANKS - lost, 3 if program == "optimal.py" else RANKS)
+    assert through(output) == [(rank, size, 1) for rank in range(size)], output
+
+
+def test_under_torchrun(cluster: LocalCluster) -> None:
+    """torchrun itself ends the job if a process dies."""
+    flags = ["--nproc_per_node", str(RANKS), "--master_port", str(free_port())]
+    program = [str(PROGRAMS / "basic.py"), "--fault", "exception"]
+    node = cluster.start("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags, *program])
+    assert codes([node]) == [0], node.output()
+    assert through(node.output()) == [(rank, RANKS, 1) for rank in range(RANKS)]
+
+
+def test_a_rank_that_does_not_come_ends_the_call_in_one_line(cluster: LocalCluster) -> None:
+    job = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    node = cluster.start("rank1", [sys.executable, str(PROGRAMS / "gives_up.py")], job | {"BARRIER_S": "3"})
+    assert codes([node]) == [1]
+    last = node.output().strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: Wrapper: rank 1 of 2 could not meet the others at MASTER_ADDR:MASTER_PORT")
+
+
+def test_a_call_outside_of_any_job_ends_in_one_line(cluster: LocalCluster) -> None:
+    node = cluster.start("alone", [sys.executable, str(PROGRAMS / "gives_up.py")])
+    assert codes([node]) == [1]
+    last = node.output().strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: this process has no world")
+    assert last.endswith("start it with `python -m softrun [options] script.py`")
