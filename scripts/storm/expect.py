@@ -23,7 +23,8 @@ def fails(fault: Fault, plan: Plan) -> bool:
             return _raises_out(fault.phase, plan.family)
         case "hang":
             # The wrapper interrupts a sleep, wherever it restarts; nothing else does.
-            return plan.family != "wrapper" or fault.phase in ("start", "atomic", "health", "completion")
+            wrapped = plan.family in ("wrapper", "callbacks")
+            return not wrapped or fault.phase in ("start", "atomic", "health", "finalize", "completion")
         case "stop":
             return fault.resumes_s is None or fault.resumes_s > HARD_TIMEOUT_S
         case _:
@@ -38,7 +39,7 @@ def _raises_out(phase: str, family: str) -> bool:
         case "worlds":
             return True
         case _:
-            return phase in ("start", "health")
+            return phase in ("start", "health", "finalize")
 
 
 def lost_nodes(struck: Sequence[Fault], plan: Plan) -> set[str]:

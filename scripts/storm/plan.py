@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-FAMILIES = ("rfc", "worlds", "wrapper")
+FAMILIES = ("rfc", "worlds", "wrapper", "callbacks")
 POLICIES = ("no-replace", "replace", "record")
 STORES = ("c10d", "etcd")
 LAYOUTS = {"1x4": (1, 4), "3x2": (3, 2)}
@@ -18,13 +18,14 @@ PHASES = {
     "rfc": ("start", "build", "built", "step", "step", "step", "return", "completion"),
     "worlds": ("start", "build", "built", "step", "step", "step", "return", "completion"),
     "wrapper": ("start", "health", "build", "built", "step", "step", "atomic", "return", "completion"),
+    "callbacks": ("start", "assign", "assign", "initialize", "finalize", "finalize", "step", "completion"),
 }
 """Where a fault may strike: before a rank asks for its first world; in init_process_group, before and after gloo has
 connected; in the health check; before a step's collective; in an atomic block; when all steps are done, in the function
-and behind it."""
+and behind it; in the wrapper's other callbacks."""
 LATE = ("return", "completion")
 """They are reached once, when the work is done."""
-FORMING = ("build", "built", "health")
+FORMING = ("build", "built", "health", "assign", "initialize", "finalize")
 """They are reached when a world is formed."""
 
 ENDING = ("kill", "segv", "exit3")
@@ -165,7 +166,8 @@ def _group(
 
 
 def _of_a_rank(rng: random.Random, slot: Slot, phase: str, steps: int) -> dict[str, object]:
-    kind = rng.choice(RANK_KINDS)
+    # What an assignment raises ends all ranks, as it should.
+    kind = rng.choice([kind for kind in RANK_KINDS if (kind, phase) != ("exception", "assign")])
     resumes_s = rng.choice(RESUMES_S) if kind == "stop" else None
     return {"kind": kind, "slot": slot, "phase": phase, "steps": steps, "resumes_s": resumes_s}
 
@@ -189,7 +191,7 @@ def _is_reached(phase: str, plan: Plan, before: Fault | None, *, is_last: bool) 
     if phase in LATE:
         return is_last
     if before is None:
-        return True
+        return phase != "finalize"
     if phase == "start":
         return before.kind in ENDING and plan.policy != "record"
     if phase in FORMING:

@@ -93,7 +93,7 @@ class Run:
             f"--rdzv_conf={conf}",
             "--shutdown_timeout=2",
             f"--log_dir={self._directory / 'logs'}",
-            *(timeouts if plan.stalls and plan.family != "wrapper" else ()),
+            *(timeouts if plan.stalls and plan.family not in ("wrapper", "callbacks") else ()),
             script=TRAINERS / f"{plan.family}.py",
         )
 

@@ -21,10 +21,13 @@ from wrapped_ranks import Job, Worker, sit
 from fake_agent import wait_until
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.channel.writes import ENOUGH
+from softrun.runtime.events import ProgressLimits
 from softrun.runtime.inprocess import (
     ActiveWorldSizeDivisibleBy,
+    BarrierTimeout,
     CallWrapper,
     Compose,
+    MaxActiveWorldSize,
     RankDiscarded,
     RestartAbort,
     RestartRequest,
@@ -248,3 +251,83 @@ def test_the_agent_knows_whether_others_wait_for_a_rank_that_exits_0(job: Job, w
     last = job.begin(work, 2)[1]
     last.ends()
     assert (last.status.called == job.round) is (way in ("sys.exit", "os._exit"))
+
+
+def test_without_hang_protection_nothing_ends_a_rank_and_then_limits_count_from_the_end_of_the_block(job: Job) -> None:
+    """Three promises: neither timeout acts inside, both act again however the block is left, and no time that passed
+    inside is held against the rank."""
+
+    def work(me: Me) -> None:
+        @Wrapper(soft_timeout=timedelta(seconds=20), hard_timeout=timedelta(seconds=30))
+        def train(call: CallWrapper) -> None:
+            call.ping()
+            me.hear()
+            with contextlib.suppress(KeyError), call.disable_hang_protection():
+                with call.disable_hang_protection():
+                    me.say("loading")
+                    ctypes.PyDLL(None).sleep(1)  # it holds the interpreter's lock: nothing shows progress
+                me.say("after the inner block")
+                me.hear()
+                raise KeyError("no such file")
+            me.say(time.monotonic())
+            me.hear()
+
+        train()
+
+    (worker,) = job.begin(work, 1)
+
+    def limits() -> tuple[float | None, float | None]:
+        told = worker.status.limits or ProgressLimits()
+        return told.soft, told.hard
+
+    wait_until(lambda: limits() == (20.0, 30.0), "the limits")
+    worker.tell()
+    assert worker.says() == "loading"
+    wait_until(lambda: limits() == (None, None), "no limits")
+    assert worker.says() == "after the inner block"
+    assert limits() == (None, None), "the outer block goes on"
+    worker.tell()
+    left_at = worker.says()
+    wait_until(lambda: limits() == (20.0, 30.0), "the limits again")
+    assert last_progress_s(worker) > left_at - BEAT_INTERVAL_S, "byte code and pings count from now on"
+    worker.tell()
+
+
+def test_ranks_that_do_not_come_within_the_barrier_timeout_end_the_wrapper(job: Job) -> None:
+    """ "all workers synchronize through a initial_barrier using a user-defined barrier_timeout"."""
+
+    def work(me: Me) -> None:
+        timeouts = {"soft_timeout": None, "hard_timeout": None, "barrier_timeout": timedelta(seconds=0.5)}
+        try:
+            Wrapper(**timeouts)(sit)()
+        except BarrierTimeout as error:
+            me.say(str(error))
+
+    first, other = job.start(work, lambda me: sit())
+    job.form([first, other])
+    assert first.says() == "Wrapper: barrier_timeout: not all ranks arrived within 0.5 s"
+
+
+def test_reserves_return_nothing_when_the_others_are_through(job: Job) -> None:
+    """ "Inactive ranks return None", and their completion is called as well, once all are through."""
+
+    def work(me: Me) -> None:
+        completed: list[int | None] = []
+
+        @Wrapper(
+            rank_assignment=Compose(MaxActiveWorldSize(1), ShiftRanks()),
+            completion=lambda state: completed.append(state.rank),
+        )
+        def train() -> str:
+            me.say("training")
+            me.hear()
+            return "through"
+
+        me.say((train(), completed))
+
+    active, reserve = job.begin(work, 2)
+    assert active.says() == "training"
+    assert reserve.says_nothing(0.3)
+    active.tell()
+    assert active.says() == ("through", [0])
+    assert reserve.says() == (None, [1])

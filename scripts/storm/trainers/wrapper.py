@@ -7,7 +7,7 @@ import torch.distributed as dist
 from storming import State, Storm
 
 from softrun import CallWrapper
-from softrun.runtime.inprocess import Wrapper
+from softrun.runtime.inprocess import RankAssignment, RankAssignmentCtx, ShiftRanks, Wrapper
 
 SECOND = timedelta(seconds=1)
 storm = Storm()
@@ -15,7 +15,16 @@ state = State()
 kept = ""
 
 
+class Assignment(RankAssignment):
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        storm.reach("assign")
+        return ShiftRanks()(ctx)
+
+
 @Wrapper(
+    rank_assignment=Assignment(),
+    initialize=lambda _: storm.reach("initialize"),
+    finalize=lambda _: storm.reach("finalize"),
     health_check=lambda _: storm.reach("health"),
     completion=lambda _: storm.reach("completion"),
     soft_timeout=float(os.environ["STORM_SOFT_TIMEOUT_S"]) * SECOND,
