@@ -83,7 +83,7 @@ def may_come_too_late(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
 def must_be_there(struck: Sequence[Fault], plan: Plan) -> set[Slot]:
     """Slots that must have a process at work once the faults are over."""
     slots = set(plan.slots)
-    if any(fault.kind == "newcomer" for fault in struck):
+    if any(fault.kind == "newcomer" for fault in struck) and not a_node_has_finished(struck, plan):
         slots |= {Slot(NEWCOMER, rank) for rank in range(plan.ranks)}
     left = {fault.slot for fault in struck if fault.kind == "exit0"}
     slots -= {fault.slot for fault in struck if is_left_out(fault)} | may_come_too_late(struck, plan)

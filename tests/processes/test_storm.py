@@ -20,6 +20,7 @@ SEEDS = {
     "rfc": (8, 10, 13, 30, 34, 3),
     "worlds": (1, 7, 15, 34, 47, 4),
     "wrapper": (4, 24, 109, 7),
+    "callbacks": (13, 15, 18),
 }
 PLANS = [draw(seed, family) for family, seeds in SEEDS.items() for seed in seeds]
 

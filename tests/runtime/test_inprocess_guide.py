@@ -96,7 +96,7 @@ CLAUSES = {
 
 
 @cache
-def tests_of(module: str) -> list[str]:
+def names_of(module: str) -> list[str]:
     (path,) = TESTS.rglob(f"test_{module}.py")
     return [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
 
@@ -105,4 +105,4 @@ def tests_of(module: str) -> list[str]:
     ("module", "test"), [(module, test) for clauses in CLAUSES.values() for _, module, test in clauses]
 )
 def test_a_clause_has_its_test(module: str, test: str) -> None:
-    assert len([name for name in tests_of(module) if name.startswith(f"test_{test}")]) == 1
+    assert len([name for name in names_of(module) if name.startswith(f"test_{test}")]) == 1

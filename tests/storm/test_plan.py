@@ -84,6 +84,10 @@ def test_a_node_may_fail_as_a_whole_while_its_ranks_return() -> None:
         ("wrapper", "exception", "health", True),
         ("wrapper", "hang", "step", False),
         ("worlds", "hang", "step", True),
+        ("callbacks", "hang", "assign", False),
+        ("callbacks", "hang", "finalize", True),
+        ("callbacks", "exception", "initialize", False),
+        ("callbacks", "exception", "finalize", True),
         ("rfc", "exit0", "step", False),
     ],
 )
@@ -118,6 +122,14 @@ def test_where_a_node_has_finished_a_failure_is_for_good() -> None:
     assert exit_codes("c", [kill], plan) == {0}
     assert exit_codes("c", [*left, kill], plan) == {0, 1}
     assert {slot.node for slot in must_be_there([*left, kill], plan)} == {"a"}
+
+
+def test_where_a_node_has_finished_a_newcomer_may_not_be_let_in() -> None:
+    newcomer, left = Fault(0, "newcomer", B0, "start"), Fault(1, "exit0", B0, "assign")
+    kill = Fault(2, "kill", B1, "step")
+    plan = storm(newcomer, left, kill, policy="record", family="callbacks")
+    assert Slot("n", 0) in must_be_there([newcomer, left], plan)
+    assert Slot("n", 0) not in must_be_there([newcomer, left, kill], plan)
 
 
 def test_the_host_of_a_c10d_store_keeps_a_worker() -> None:
