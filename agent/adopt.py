@@ -32,6 +32,8 @@ class Request(BaseModel):
     port: int
     patience_s: float
     """How long to wait for the others' agents."""
+    beats: dict[str, float]
+    """Settings of the rendezvous."""
 
 
 def main() -> int:
@@ -62,13 +64,14 @@ def _run(request: Request) -> int:
         max_nodes=request.world_size,
         nproc_per_node=1,
         run_id=request.job,
-        rdzv_endpoint=f"{request.host}:{request.port}",
+        rdzv_endpoint=f"[{request.host}]:{request.port}" if ":" in request.host else f"{request.host}:{request.port}",
         rdzv_configs={
             "is_host": request.rank == 0,
             "rank": request.rank,
             "join_timeout": request.patience_s,
             "last_call_timeout": request.patience_s,  # all of them are to be in the first world
             "read_timeout": request.patience_s,
+            **request.beats,
         },
         restart_policy=RestartPolicy.SOFT,
         worker_failure="record",

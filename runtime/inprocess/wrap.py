@@ -14,6 +14,7 @@ from softrun.runtime.inprocess.abort import AbortTorchDistributed
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance, shown
 from softrun.runtime.inprocess.calls.call import Call, Callback, CallWrapper, Options
 from softrun.runtime.inprocess.calls.injection import Injection
+from softrun.runtime.inprocess.calls.light_agent import Meeting
 from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, say_what_is_not_needed
 from softrun.runtime.inprocess.calls.seating import Assignment
 from softrun.runtime.inprocess.compose import Compose, name_of
@@ -43,10 +44,12 @@ class Wrapper:
     `termination_grace_time`. A rank that has completed waits for the others for `completion_timeout`. `enabled=False`
     leaves the function unchanged. If `barrier_timeout` is given, a rank ends when the others are not there within it.
 
-    softrun needs none of `store_factory`, `store_kwargs`, the four intervals, `heartbeat_timeout`,
-    `monitor_process_logfile` and `monitor_process_pidfile`: they are checked, and a line in the log says so.
+    softrun needs none of `store_factory`, `store_kwargs`, the intervals of monitors, `monitor_process_logfile` and
+    `monitor_process_pidfile`: they are checked, and a line in the log says so. The heartbeats are those of the agents.
 
-    Under torchrun, which never forms a second world, the function is called once and its exception is raised.
+    In a job of another launcher, such as torchrun or `srun python`, each rank has an agent of its own while the call
+    lasts, whose beats `heartbeat_interval` and `heartbeat_timeout` set; a lost rank is not started again. Raises
+    RuntimeError with one line if this process is no rank of a job.
     """
 
     restart_health_check: Callback | None
@@ -123,7 +126,7 @@ class Wrapper:
                 hard=None if hard_timeout is None else hard_timeout.total_seconds(),
                 grace=termination_grace_time.total_seconds(),
             ),
-            barrier_timeout=barrier_timeout,
+            meeting=Meeting(barrier_timeout, heartbeat_interval, heartbeat_timeout),
             completion_timeout=completion_timeout,
             last_call_wait_s=last_call_wait.total_seconds(),
         )

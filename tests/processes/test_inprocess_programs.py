@@ -5,7 +5,9 @@ They have the shape of the original's public examples: under softrun's agents, u
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, Node, free_port
+from local_cluster import LocalCluster, Node, free_port, send, shown_by
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -107,6 +109,30 @@ def test_started_one_by_one(cluster: LocalCluster, program: str, fault: str, ran
     assert ended == [-9] * lost + [0] * (RANKS - lost), output
     size = min(RANKS - lost, 3 if program == "optimal.py" else RANKS)
     assert through(output) == [(rank, size, 1) for rank in range(size)], output
+
+
+def test_a_call_leaves_nothing_and_another_may_follow(cluster: LocalCluster) -> None:
+    ranks = one_by_one(cluster, str(PROGRAMS / "twice.py"))
+    assert codes(ranks) == [0] * RANKS
+    for node in ranks:
+        told = json.loads(node.output().splitlines()[-1])
+        assert told["sizes"] == [RANKS, RANKS]
+        assert told["same"], told
+
+
+def test_a_rank_whose_agent_is_killed_ends_and_the_others_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
+    at_work = tmp_path / "at_work"
+    at_work.mkdir()
+    ranks = one_by_one(cluster, str(PROGRAMS / "twice.py"), str(at_work))
+    cluster.wait_for("all at work", lambda: len(list(at_work.iterdir())) == RANKS)
+    victim = next(node for node in ranks if node.name == "rank2")
+    (agent,) = [pid for pid in cluster.orphans() if f'"pid": {victim.process.pid},' in shown_by(pid)]
+    send(agent, signal.SIGKILL)
+    assert codes(ranks) == [-signal.SIGKILL, 0, 0, 0]
+    assert "the agent of this process is gone, so this process ends" in victim.output()
+    for node in ranks:
+        if node is not victim:
+            assert json.loads(node.output().splitlines()[-1])["sizes"] == [RANKS - 1]
 
 
 def test_under_torchrun(cluster: LocalCluster) -> None:

@@ -42,7 +42,7 @@ from softrun.runtime.groups.groups import (
 )
 from softrun.runtime.groups.held_groups import let_go
 from softrun.runtime.inprocess.attribution import InterruptionRecord, format_interruption_records, records_of
-from softrun.runtime.inprocess.calls.light_agent import agent_for_a_call
+from softrun.runtime.inprocess.calls.light_agent import Meeting, agent_for_a_call
 from softrun.runtime.inprocess.calls.seating import Assignment, AssignmentError, Place, Seated, take_seat
 from softrun.runtime.inprocess.calls.session import PATIENCE_S, Session
 from softrun.runtime.inprocess.calls.world_store import WorldStore
@@ -85,7 +85,7 @@ class Options:
     completion: Callback | None
     terminate: Callback | None
     limits: ProgressLimits
-    barrier_timeout: timedelta | None
+    meeting: Meeting
     completion_timeout: timedelta
     last_call_wait_s: float
 
@@ -181,7 +181,7 @@ class Call:
                 "Wrapper: there is a process group already, which no restart could leave; "
                 "build it in the wrapped function"
             )
-        with agent_for_a_call(self.options.barrier_timeout) as expected:
+        with agent_for_a_call(self.options.meeting) as expected:
             return self._run_outermost(expected)
 
     def _run_outermost(self, expected: int | None) -> Any:
@@ -315,7 +315,8 @@ class Call:
     def _meet(self, size: int) -> int:
         """Wait for the others; the job's iteration, which newcomers cannot know."""
         try:
-            return self._world_store.barrier(f"{self._name}/begin", size, self.options.barrier_timeout, self.iteration)
+            timeout = self.options.meeting.barrier_timeout
+            return self._world_store.barrier(f"{self._name}/begin", size, timeout, self.iteration)
         except TimeoutError as error:
             raise _EndsError(BarrierTimeout(f"Wrapper: barrier_timeout: {error}")) from None
 

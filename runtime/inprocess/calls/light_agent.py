@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +30,7 @@ from softrun.runtime.events import WorkerInfo
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others, if the wrapper has no barrier_timeout."""
+BEAT = timedelta(seconds=1)
 START_S = 60.0
 _PATH_BYTES = 4096
 _SET_BY_WORLDS = (
@@ -46,8 +49,30 @@ _log = logging.getLogger("softrun.runtime.inprocess")
 _calls = 0  # that this process has made with an agent of its own
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """The wrapper's arguments for how long ranks wait for one another; None: as softrun's agents do by default."""
+
+    barrier_timeout: timedelta | None
+    heartbeat_interval: timedelta | None
+    heartbeat_timeout: timedelta | None
+
+    @property
+    def patience(self) -> timedelta:
+        """How long to wait for the other ranks at the start."""
+        return self.barrier_timeout or PATIENCE
+
+    def beats(self) -> dict[str, float]:
+        """The settings of the agents' rendezvous."""
+        interval = self.heartbeat_interval or BEAT
+        settings: dict[str, float] = {"keep_alive_interval": interval.total_seconds()}
+        if self.heartbeat_timeout is not None:
+            settings["keep_alive_max_attempt"] = max(2, math.ceil(self.heartbeat_timeout / interval))
+        return settings
+
+
 @contextmanager
-def agent_for_a_call(patience: timedelta | None) -> Iterator[int | None]:
+def agent_for_a_call(meeting: Meeting) -> Iterator[int | None]:
     """If no agent runs this process, have one in this block. Yields how many ranks are to come; None: there was one.
 
     Raises RuntimeError with one line if this process is no rank of a job, or the ranks do not find each other.
@@ -56,7 +81,7 @@ def agent_for_a_call(patience: timedelta | None) -> Iterator[int | None]:
         yield None
         return
     before = dict(os.environ)
-    agent = _LightAgent(StaticInbox(os.environ).last().worker_info, patience or PATIENCE)
+    agent = _LightAgent(StaticInbox(os.environ).last().worker_info, meeting)
     try:
         os.environ.update({ENVIRONMENT_VARIABLE: agent.channel, "TORCHELASTIC_USE_AGENT_STORE": "True"})
         yield agent.world_size
@@ -76,12 +101,12 @@ def agent_for_a_call(patience: timedelta | None) -> Iterator[int | None]:
 class _LightAgent:
     """The agent, from here."""
 
-    def __init__(self, info: WorkerInfo, patience: timedelta) -> None:
+    def __init__(self, info: WorkerInfo, meeting: Meeting) -> None:
         global _calls
         _calls += 1
         self.world_size = info.world_size
         name = f"inprocess-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_calls}"
-        port = _agree_on_port(info, name, patience)
+        port = _agree_on_port(info, name, meeting.patience)
         self._connection, theirs = socket.socketpair()
         request = {
             "descriptor": theirs.fileno(),
@@ -95,12 +120,12 @@ class _LightAgent:
             "group_world_size": info.group_world_size,
             "host": info.master_addr,
             "port": port,
-            "patience_s": patience.total_seconds(),
+            "patience_s": meeting.patience.total_seconds(),
+            "beats": meeting.beats(),
         }
         with theirs:
-            command = [sys.executable, "-m", "softrun.agent.adopt", json.dumps(request)]
-            subprocess.run(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, check=True, timeout=START_S)
-        self.channel = self._hear(patience)
+            _start(json.dumps(request), theirs.fileno())
+        self.channel = self._hear(meeting.patience)
         self._ended = False
         self._watch = threading.Thread(target=self._end_with_it, name="softrun-agent", daemon=True)
         self._watch.start()
@@ -108,8 +133,9 @@ class _LightAgent:
     def end(self, code: int) -> None:
         """Tell it how the call has ended; it then has nothing to do."""
         self._ended = True
-        self._connection.sendall(f"{code}\n".encode())
-        self._connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is gone
+            self._connection.sendall(f"{code}\n".encode())
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._watch.join()
         self._connection.close()
 
@@ -132,6 +158,18 @@ class _LightAgent:
         if not self._ended:
             _log.critical("the agent of this process is gone, so this process ends")
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _start(request: str, descriptor: int) -> None:
+    command = [sys.executable, "-m", "softrun.agent.adopt", request]
+    env = os.environ | {"PYTHONSAFEPATH": "1"}  # the trainer's directory may have modules named like Python's own
+    try:
+        subprocess.run(command, env=env, pass_fds=[descriptor], stdin=subprocess.DEVNULL, check=True, timeout=START_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RuntimeError(
+            f"Wrapper: no agent could be started for this process ({error}): look at this machine's limits, or start "
+            "the job with `python -m softrun --restart_policy soft`"
+        ) from error
 
 
 def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:

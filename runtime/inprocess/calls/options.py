@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance
 from softrun.runtime.inprocess.store import StoreMixin
 
@@ -88,8 +89,10 @@ def say_what_is_not_needed(durations: Durations, **others: Any) -> None:
         check_instance(f"Wrapper: {name}", others[name], (str, type(None)), "an absolute path, or None")
         if others[name] is not None and not Path(others[name]).is_absolute():
             raise ValueError(f"Wrapper: {name} is {others[name]!r}; pass an absolute path")
+    of_agents = ENVIRONMENT_VARIABLE in os.environ
     for name, value in {**vars(durations), **others}.items():
-        if value is not None and name in _REASONS and name not in _said:
+        is_used = name.startswith("heartbeat") and not of_agents  # by an agent for the call
+        if value is not None and name in _REASONS and name not in _said and not is_used:
             _said.add(name)
             if os.environ.get("RANK", "0") == "0":
                 _log.warning("Wrapper: %s is not needed: %s", name, _REASONS[name])
