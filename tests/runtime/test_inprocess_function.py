@@ -210,6 +210,22 @@ def train_plainly(config: int) -> int:
             lambda: Wrapper(hard_timeout=timedelta(seconds=5)),
             "Wrapper: soft_timeout=60 s must be below hard_timeout=5 s; make hard_timeout longer",
         ),
+        (
+            lambda: Wrapper(heartbeat_interval=timedelta(seconds=3), heartbeat_timeout=timedelta(seconds=2)),
+            "Wrapper: heartbeat_interval=3 s must be below heartbeat_timeout=2 s; make heartbeat_timeout longer",
+        ),
+        (
+            lambda: Wrapper(barrier_timeout=timedelta(seconds=80)),
+            "Wrapper: hard_timeout=90 s must be below barrier_timeout=80 s; make barrier_timeout longer",
+        ),
+        (lambda: Wrapper(monitor_process_logfile="log"), "Wrapper: monitor_process_logfile is 'log'; pass an absolute"),
+        (lambda: Wrapper(store_factory=dict), "Wrapper: store_factory must be a subclass of StoreMixin, or None"),  # type: ignore[arg-type]
+        (lambda: Wrapper(store_kwargs=[]), "Wrapper: store_kwargs is [] (list); pass a dict, or None"),  # type: ignore[arg-type]
+        (
+            lambda: Wrapper(finalize=inprocess.FaultCounter(1)),
+            "Wrapper: finalize is FaultCounter(max_rank_faults=1, faults=0), which is a callback of another kind, Heal",
+        ),
+        (lambda: Wrapper(rank_assignment=inprocess.RetryController(1)), "Wrapper: rank_assignment is RetryController("),
         (lambda: Wrapper(initialize=5), "Wrapper: initialize is 5 (int), which cannot be called; pass a callback, or"),  # type: ignore[arg-type]
         (
             lambda: Wrapper(health_check=inprocess.CudaHealthCheck),  # type: ignore[arg-type]

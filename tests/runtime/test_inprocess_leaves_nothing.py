@@ -12,7 +12,7 @@ from gloo_ranks import Me
 from wrapped_ranks import Job
 
 from softrun import get_worker_info
-from softrun.runtime.inprocess import CallWrapper, Wrapper
+from softrun.runtime.inprocess import CallWrapper, RestartAbort, RetryController, Wrapper
 
 
 def threads() -> list[str]:
@@ -65,3 +65,24 @@ def test_who_reads_its_events_goes_on_reading_them(job: Job) -> None:
 
     (worker,) = job.begin(work, 1)
     assert worker.says() == "the same"
+
+
+def test_after_an_exception_the_agent_goes_on_watching(job: Job) -> None:
+    """Its peers wait for a process that does not end."""
+
+    def work(me: Me) -> None:
+        try:
+            Wrapper(initialize=RetryController(max_iterations=1))(fail)()
+        except RestartAbort:
+            me.say(threads())
+        me.hear()
+
+    def fail() -> None:
+        raise ValueError("the loss is not a number")
+
+    (worker,) = job.begin(work, 1)
+    job.restart()
+    assert "softrun-progress" in worker.says()
+    assert worker.status.final
+    assert worker.writer.read_progress() is not None
+    worker.tell()

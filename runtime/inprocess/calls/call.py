@@ -187,7 +187,8 @@ class Call:
     def _run_outermost(self, expected: int | None) -> Any:
         if expected is not None:
             worker.close()  # it may have read its launcher's one world
-        was_open = worker.is_open()
+        may_close = not worker.is_open()
+        through = False
         begin_call()
         session = Session(wait_for_world(-1))
         stop = free_trainer_by(session.observe)
@@ -201,6 +202,7 @@ class Call:
                 result = self._iterate(session)
                 self._complete()
                 end_call()  # not if it leaves by an exception, even SystemExit: its peers miss it
+                through = True
                 return result
         finally:
             Session.current = None
@@ -211,7 +213,8 @@ class Call:
             end_watch()
             destroy_kept()
             let_go()
-            if not was_open:
+            # After an exception its agent goes on watching: a process that then does not end keeps its peers waiting.
+            if may_close and (through or expected is not None):
                 worker.close()
 
     @contextmanager

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.inprocess.abort import Abort
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance
+from softrun.runtime.inprocess.completion import Completion
+from softrun.runtime.inprocess.compose import name_of
+from softrun.runtime.inprocess.finalize import Finalize
+from softrun.runtime.inprocess.health_check import HealthCheck
+from softrun.runtime.inprocess.initialize import Initialize
+from softrun.runtime.inprocess.rank_assignment import RankAssignment, SeatAssignment
 from softrun.runtime.inprocess.store import StoreMixin
+from softrun.runtime.inprocess.terminate import Terminate
 
 _log = logging.getLogger("softrun.runtime.inprocess")
 
@@ -30,13 +38,31 @@ _REASONS = {
 _said: set[str] = set()
 
 
+_FAMILIES: dict[str, tuple[type, ...]] = {
+    "initialize": (Initialize,),
+    "abort": (Abort,),
+    "finalize": (Finalize,),
+    "health_check": (HealthCheck,),
+    "completion": (Completion,),
+    "terminate": (Terminate,),
+    "rank_assignment": (RankAssignment, SeatAssignment),
+}
+
+
 def check_callbacks(callbacks: Mapping[str, object]) -> None:
-    """Raises TypeError if one is neither None nor can be called."""
+    """Raises TypeError if one is neither None nor can be called, or is of another family."""
     for name, callback in callbacks.items():
         if callback is not None:
             check_callable(f"Wrapper: {name}", callback, "a callback, or None")
         if isinstance(callback, type):
             raise TypeError(f"Wrapper: {name} is the class {callback.__name__}; pass an instance of it")
+        kinds = {argument: family for argument, family in _FAMILIES.items() if isinstance(callback, family)}
+        if kinds and name not in kinds:
+            family = next(iter(kinds.values()))[0].__name__
+            raise TypeError(
+                f"Wrapper: {name} is {name_of(callback)}, which is a callback of another kind, {family}; "  # type: ignore[arg-type]
+                f"pass it as {next(iter(kinds))}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
