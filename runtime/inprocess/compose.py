@@ -66,7 +66,10 @@ class Compose:
 def name_of(callback: Callback) -> str:
     """The name of a callback in messages."""
     is_function = isinstance(callback, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
-    return callback.__qualname__ if is_function else " ".join(repr(callback).split())
+    if is_function:
+        return callback.__qualname__
+    says_more = type(callback).__repr__ is not object.__repr__  # than where it is in memory
+    return " ".join(repr(callback).split()) if says_more else type(callback).__qualname__
 
 
 def _arguments(result: Any, following: Callback) -> tuple[Any, ...]:

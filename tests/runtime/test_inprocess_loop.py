@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.distributed as dist
 from gloo_ranks import Me
@@ -20,6 +22,8 @@ from softrun.runtime.inprocess import (
     CallWrapper,
     Compose,
     MaxActiveWorldSize,
+    RankAssignment,
+    RankAssignmentCtx,
     Seat,
     ShiftRanks,
     State,
@@ -213,3 +217,49 @@ def test_an_assignment_that_cannot_be_used_ends_all(job: Job) -> None:
 
     for worker in job.begin(work, 2):
         assert "it returned a int" in worker.says()
+
+
+class PerProcess(RankAssignment):
+    """Its ranks do not agree: each calculates something else."""
+
+    def __init__(self, wrong: Callable[[State], None]) -> None:
+        self.wrong = wrong
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        if ctx.state.rank == 2:
+            self.wrong(ctx.state)
+        return ctx
+
+
+def larger(state: State) -> None:
+    state.world_size += 1
+
+
+def taken(state: State) -> None:
+    state.rank = 1
+
+
+def unknown(state: State) -> None:
+    raise KeyError("no such host")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (larger, "world_size is 3 on the rank with initial rank 0 and 4 on that with 2; it must be the same on all"),
+        (taken, "2 ranks have rank 1, among 3; number them from 0"),
+        (unknown, "on rank 2: KeyError: 'no such host'"),
+    ],
+)
+def test_an_assignment_whose_ranks_differ_ends_all_with_the_same_line(
+    job: Job, wrong: Callable[[State], None], line: str
+) -> None:
+    def work(me: Me) -> None:
+        try:
+            Wrapper(rank_assignment=PerProcess(wrong))(sit)()
+        except ValueError as error:
+            me.say(str(error))
+
+    said = [worker.says() for worker in job.begin(work, 3)]
+    assert said[0] == said[1] == said[2]
+    assert said[0] == f"rank assignment PerProcess: {line}"
