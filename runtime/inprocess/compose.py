@@ -68,8 +68,9 @@ def name_of(callback: Callback) -> str:
     is_function = isinstance(callback, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
     if is_function:
         return callback.__qualname__
-    says_more = type(callback).__repr__ is not object.__repr__  # than where it is in memory
-    return " ".join(repr(callback).split()) if says_more else type(callback).__qualname__
+    shown = repr(callback)
+    is_told = shown != object.__repr__(callback)  # which says only where it is in memory
+    return " ".join(shown.split()) if is_told else type(callback).__qualname__
 
 
 def _arguments(result: Any, following: Callback) -> tuple[Any, ...]:
