@@ -38,7 +38,6 @@ from softrun.runtime.events import (
     WorkerFault,
     WorkerInfo,
     WorkerState,
-    WorkerStatus,
     WorldChangeEvent,
 )
 from softrun.runtime.groups import meshes
@@ -212,7 +211,7 @@ class _Worker:
         self._watches = False
         self._free: Callable[[WorkerEvent], None] = _abort_what_will_not_end
         self._entering = threading.Lock()
-        self._status = WorkerStatus()
+        self._status = inbox.told()
         self._telling = threading.RLock()  # reentrant: a signal handler of the user's may ask for a world
         self._progress: Progress | None = None
         self._page = inbox.page()

@@ -240,6 +240,12 @@ class EventReader:
         """The id of the process that has claimed the channel; 0 if none has."""
         return claimant(self.page.words[OWNER]) if self.page is not None else 0
 
+    def told(self) -> WorkerStatus:
+        """What this process has told last, also through an earlier reader."""
+        if self.page is not None and self.worker == os.getpid() and (content := self.page.said.get(0)) is not None:
+            return _decode(content, "status", WorkerStatus, self._directory.path / PAGE)
+        return WorkerStatus()
+
     def close(self) -> None:
         """Close the descriptors. The claim stays."""
         self._directory.close()

@@ -49,6 +49,9 @@ class Inbox(Protocol):
     def tell(self, status: WorkerStatus) -> None:
         """Tell the agent. Only the worker is heard."""
 
+    def told(self) -> WorkerStatus:
+        """What this process has told the agent last, through this or an earlier inbox."""
+
     def page(self) -> Page | None:
         """Memory that the agent shares with the worker; None if there is no agent."""
 
@@ -126,6 +129,9 @@ class ChannelInbox:
                 self._told = status
             except ChannelError as error:
                 _log.warning("the agent could not be told yet, and will be told later: %s", error)
+
+    def told(self) -> WorkerStatus:
+        return self._reader.told()
 
     def page(self) -> Page | None:
         if self._reader.page is None:
@@ -223,6 +229,9 @@ class StaticInbox:
 
     def tell(self, status: WorkerStatus) -> None:
         pass
+
+    def told(self) -> WorkerStatus:
+        return WorkerStatus()
 
     def page(self) -> Page | None:
         return None

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from gloo_ranks import Me
 from wrapped_ranks import Job
 
-from softrun import get_worker_info
+from softrun import get_worker_event, get_worker_info
 from softrun.runtime.inprocess import CallWrapper, RestartAbort, RetryController, Wrapper
 
 
@@ -85,4 +85,18 @@ def test_after_an_exception_the_agent_goes_on_watching(job: Job) -> None:
     assert "softrun-progress" in worker.says()
     assert worker.status.final
     assert worker.writer.read_progress() is not None
+    worker.tell()
+
+
+def test_who_asks_for_an_event_after_a_call_is_still_through(job: Job) -> None:
+    def work(me: Me) -> None:
+        Wrapper()(lambda: None)()
+        assert threads() == []
+        me.say(get_worker_event().round)
+        me.hear()
+
+    (worker,) = job.begin(work, 1)
+    assert worker.says() == job.round
+    assert worker.status.through
+    assert worker.status.ends
     worker.tell()
