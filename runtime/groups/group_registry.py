@@ -32,7 +32,7 @@ from softrun.runtime.groups import native
 from softrun.runtime.groups.books import has_group, retire_default_group
 from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
-from softrun.runtime.groups.held_groups import hold
+from softrun.runtime.groups.held_groups import hold, make_room
 from softrun.runtime.groups.sockets import Address
 from softrun.runtime.groups.stores import underlying_store
 
@@ -225,6 +225,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
     def noting(*args: Any, **options: Any) -> Any:
         given = _given(signature, args, options)
         is_default = not has_group()
+        make_room()
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 from softrun.runtime.groups import native
+from softrun.runtime.groups.sockets import is_room_for
 
 MOST_HELD = 2
 FREED_S = 10.0
@@ -26,6 +27,12 @@ def hold(group: Any) -> None:
     _held.append(group)
     if len(_held) > MOST_HELD:
         _free([_held.popleft()])
+
+
+def make_room() -> None:
+    """Before a group is built: hold none if descriptors are few."""
+    if _held and not is_room_for(0):
+        let_go()
 
 
 def let_go() -> None:

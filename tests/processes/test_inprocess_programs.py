@@ -58,7 +58,10 @@ def test_under_softruns_agents(start: Start, program: str, fault: str, policy: s
     output = "".join(node.output() for node in nodes)
     lost = fault == "kill" and policy == "record"
     assert ended == [0, 0], output
-    size = min(RANKS - lost, 3 if program == "optimal.py" else RANKS)
+    most = 3 if program == "optimal.py" else RANKS
+    # A replacement may come when the work is done.
+    sizes = {min(RANKS - 1, most)} if lost else {min(RANKS - (fault == "kill"), most), most}
+    (size,) = {of for _, of, _ in through(output)} & sizes
     assert [(rank, of) for rank, of, _ in through(output)] == [(rank, size) for rank in range(size)], output
     assert len({iteration for _, _, iteration in through(output)}) == 1, "the job's number, also on a replaced rank"
 

@@ -53,7 +53,7 @@ def test_a_wrapped_function_is_left_between_two_steps(
     cluster.wait_for_steps(4, each=20)
     assert gaps(cluster.steps(), before) == []
     assert [(tmp_path / f"{pid}.iterations").read_text().split("\n")[1:] for pid in before] == [
-        ["1 RestartRequest", ""]
+        ["1 NoneType", ""]
     ] * 2
 
 
