@@ -43,7 +43,7 @@ from softrun.runtime.events import (
 from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
-from softrun.runtime.groups.group_registry import begin_world, end_world, release_connections
+from softrun.runtime.groups.group_registry import begin_world, count_groups_from_0, end_world, release_connections
 from softrun.runtime.groups.groups import leave_unfinished_groups
 
 _log = logging.getLogger("softrun.runtime")
@@ -201,10 +201,11 @@ class _HandedOut(WorkerInfo):
 
 
 class _Worker:
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, round_: int = 0) -> None:
+        """`round_`: the world that this process is in already."""
         self.inbox = inbox
         self._handed: _HandedOut | None = None
-        self._round = 0
+        self._round = round_
         self._entered = 0  # the sequence of the event that named the trainer's world
         self._grouped = False  # a default process group was seen in this round
         self.in_call = False
@@ -348,11 +349,13 @@ class _Worker:
         if self._progress is not None:
             self._progress.withhold(withheld)
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """Returns the world that it was in."""
         if self._progress is not None:
             atexit.unregister(self._end)
             self._progress.close()
         self.inbox.close()
+        return self._round
 
     def end_call(self) -> None:
         self.in_call = False
@@ -420,6 +423,7 @@ class _Worker:
             self._round, self._grouped, self._handed = event.round, False, None
             leave_unfinished_groups()
             forget_work()
+            count_groups_from_0()
             meshes.begin_world(event.round)
             _note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
@@ -459,6 +463,8 @@ def _abort_what_will_not_end(event: WorkerEvent) -> None:
 
 _lock = threading.RLock()
 _current: _Worker | None = None
+_closed: tuple[str | None, int] = (None, 0)
+"""The channel that was read last, and the world of then: in the same world, groups are numbered on."""
 
 
 def _worker() -> _Worker:
@@ -468,7 +474,8 @@ def _worker() -> _Worker:
         return worker
     with _lock:
         if _current is None:
-            _current = _Worker(open_inbox())
+            channel, round_ = _closed
+            _current = _Worker(open_inbox(), round_ if channel == os.environ.get(ENVIRONMENT_VARIABLE) else 0)
         return _current
 
 
@@ -479,18 +486,19 @@ def is_open() -> bool:
 
 def close() -> None:
     """Read the channel no more, until somebody asks again; call it in the main thread. No thread of it stays."""
-    global _current
+    global _current, _closed
     with _lock:
         worker, _current = _current, None
     if worker is not None:
-        worker.close()
+        _closed = (os.environ.get(ENVIRONMENT_VARIABLE), worker.close())
 
 
 def _begin_in_child() -> None:
     """A forked child, such as a DataLoader's, has its parent's locks but none of its threads, so it starts over."""
-    global _lock, _current
+    global _lock, _current, _closed
     _lock = threading.RLock()
     _current = None
+    _closed = (None, 0)
 
 
 os.register_at_fork(after_in_child=_begin_in_child)

@@ -83,6 +83,7 @@ _left: list[Connections] = []  # of groups that were never built
 _retired: deque[tuple[str, set[Address]]] = deque(maxlen=MOST_RETIRED)
 _watch: Watch | None = None
 _world_is_over = False
+_default_groups = 0  # that were built in this world
 _parents: list[Callable[[], Any]] = []  # groups that a forked process has inherited, which are not its own
 
 
@@ -170,6 +171,12 @@ def begin_world() -> None:
         _world_is_over = False
 
 
+def count_groups_from_0() -> None:
+    """Another world has begun, with another store."""
+    global _default_groups
+    _default_groups = 0
+
+
 def check_world() -> None:
     """If the world is over, raise the same error as for a lost peer."""
     if _world_is_over:
@@ -232,6 +239,8 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
             result = build_group(*args, **options)
             group, store = result if isinstance(result, tuple) else (result, None)
             noted = _note(group, store, connections, built=True) if group in registered_groups() else None
+        if is_default:
+            _count_default_group()
         if is_default and noted is not None and noted.connections is not None:
             hold(group)
         if noted is not None and build.aborted:
@@ -241,6 +250,22 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
+def _count_default_group() -> None:
+    global _default_groups
+    _default_groups += 1
+
+
+def _with_fresh_keys(store: Any) -> Any:
+    """The store for another default group in the same world, as of a second wrapped call.
+
+    torch numbers groups from 0 again when the default group is destroyed, so ranks could read each other's old
+    addresses, and wait for ever.
+    """
+    if not _default_groups:
+        return store
+    return sys.modules[_C10D].PrefixStore(f"softrun/group/{_default_groups}", store)
+
+
 def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """Wrap the rendezvous that returns the default group's store: the rank that hosts it waits for the others."""
 
@@ -248,8 +273,8 @@ def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Ite
         port = os.environ.get("MASTER_PORT", "") if str(url).startswith("env:") else str(urlsplit(str(url)).port or "")
         found = rendezvous(url, *args, **options)
         with _building(Build(int(port) if port.isdigit() else None)):
-            first = next(found)
-        yield first
+            store, *place = next(found)
+        yield (_with_fresh_keys(store), *place)
         yield from found
 
     return noting

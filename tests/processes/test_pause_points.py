@@ -52,9 +52,7 @@ def test_a_wrapped_function_is_left_between_two_steps(
     start("b", "wrapped.py", ENDLESS, str(tmp_path))
     cluster.wait_for_steps(4, each=20)
     assert gaps(cluster.steps(), before) == []
-    assert [(tmp_path / f"{pid}.iterations").read_text().split("\n")[1:] for pid in before] == [
-        ["1 NoneType", ""]
-    ] * 2
+    assert [(tmp_path / f"{pid}.iterations").read_text().split("\n")[1:] for pid in before] == [["1 NoneType", ""]] * 2
 
 
 @pytest.mark.slow
