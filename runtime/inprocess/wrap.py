@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from softrun.runtime.events import ProgressLimits
 from softrun.runtime.inprocess.abort import AbortTorchDistributed
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance, shown
-from softrun.runtime.inprocess.calls.call import Call, Callback, CallWrapper, Options
+from softrun.runtime.inprocess.calls.call import Call, Callback, Options
+from softrun.runtime.inprocess.calls.call_wrapper import CallWrapper
 from softrun.runtime.inprocess.calls.injection import Injection
 from softrun.runtime.inprocess.calls.light_agent import Meeting
 from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, say_what_is_not_needed
