@@ -85,9 +85,9 @@ def test_the_retry_controller_ends_the_job_at_once(start: Start) -> None:
     flags = ("--worker_failure=replace", "--max_restarts=5")
     node = start("a", str(PROGRAMS / "gives_up.py"), nnodes="1", nproc=2, flags=flags)
     assert codes([node]) == [1]
-    assert sorted(re.findall(r"iteration (\d) of rank (\d)", node.output())) == [
-        (iteration, rank) for iteration in "012" for rank in "01"
-    ]
+    begun = re.findall(r"iteration (\d) of rank (\d)", node.output())
+    assert {iteration for iteration, _ in begun} == {"0", "1", "2"}, "one may be interrupted before it says so"
+    assert len(begun) == len(set(begun)), "nobody begins again"
 
 
 def one_by_one(cluster: LocalCluster, *command: str) -> list[Node]:
