@@ -11,15 +11,18 @@ import sys
 import traceback
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softrun.agent.console import log_to_stderr, quieten_torch
 from softrun.agent.errors import SoftrunError, UsageError
+from softrun.agent.flags import MASTER_PORT
+from softrun.agent.flags import build_parser as build_parser  # programs look at the flags here
+from softrun.agent.store.secrets import take_secrets
 from softrun.agent.trim_memory import give_back_memory
+from softrun.agent.usage import check_log_level, error_line
 from softrun.agent.workers.fork_server import begun
-from softrun.policies import WorkerFailure, available_policies
 from softrun.runtime.channel.channel import ChannelError
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from softrun.agent.torch_elastic.elastic import Std
 
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
-_MASTER_PORT = 29500
 _STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
 _STREAMS = re.compile(rf"[0-3]|{_STREAMS_BY_RANK.pattern}")
 
@@ -37,7 +39,13 @@ logger = logging.getLogger("softrun")
 def main(argv: list[str]) -> int:
     """Run the launcher; returns its exit code. Every error but a worker's own is one line on standard error."""
     debug = os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+    take_secrets()
     log_to_stderr(debug)
+    try:
+        check_log_level()
+    except UsageError as error:
+        _complain(str(error), debug)
+        return 1
     try:
         with _template(argv):
             quieten_torch()
@@ -72,12 +80,15 @@ def _run(argv: list[str]) -> None:
     give_back_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the entry point's setting
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    launch_agent(*job)
+    try:
+        launch_agent(*job)
+    finally:
+        _remove_if_empty(job[0].logs_specs)
 
 
 def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[Any]]:
     """Return what to run. Raises UsageError; argparse itself exits with 2 if the line is malformed."""
-    args = build_parser().parse_args(argv)
+    args = _read(argv)
     _check_values(args)
     _choose_backend(args)
     from softrun.agent.launch import LaunchConfig
@@ -85,7 +96,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     from softrun.agent.torch_elastic.handler import OWN_BACKENDS
 
     log_dir, node_rank, shutdown_timeout = args.log_dir, args.node_rank, args.shutdown_timeout
-    args.shutdown_timeout = None  # LaunchConfig refuses a wrong one by its flag
+    args.shutdown_timeout = 0  # LaunchConfig refuses a wrong one by its flag, or by its variable
     if args.rdzv_backend in OWN_BACKENDS:
         args.node_rank = 0  # all of our backends use it, below; torch would warn that it is ignored
     try:
@@ -106,118 +117,40 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
         fields["logs_specs"] = logs_class(log_dir=log_dir, local_ranks_filter=filtered or None, **streams)
     own = {name: getattr(args, name) for name in ("restart_policy", "worker_failure", "soft_timeout", "hard_timeout")}
     own["preload"] = [name.strip() for name in args.preload.split(",") if name.strip()]
-    config = LaunchConfig(**fields, **own, warm_start=not args.no_warm_start)
+    try:
+        config = LaunchConfig(**fields, **own, warm_start=not args.no_warm_start)
+    except UsageError:
+        _remove_if_empty(fields["logs_specs"])
+        raise
     return config, entrypoint, script_args
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """torchrun's parser, with softrun's group of flags."""
-    from softrun.agent.torch_elastic.elastic import EnvironmentDefault, FlagInEnvironment, get_args_parser
-
-    parser = get_args_parser()
-    parser.prog = "softrun"
-    parser.description = "An elastic launcher for PyTorch training that keeps healthy workers alive when others die."
-    if parser.get_default("master_port") == _MASTER_PORT:
-        parser.set_defaults(master_port=None)  # torch 2.12 and earlier could not tell whether it was given
-    if parser.get_default("shutdown_timeout") is None and not _has(parser, "--shutdown-timeout"):
-        _add(
-            parser,
-            "shutdown-timeout",
-            EnvironmentDefault,
-            type=int,
-            default=None,
-            help="Seconds between the signal and SIGKILL when workers are stopped; "
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30, by default.",
-        )
-    own = parser.add_argument_group("softrun")
-    _add_policy(own, EnvironmentDefault)
-    _add_timeouts(own, EnvironmentDefault)
-    _add_starts(own, EnvironmentDefault, FlagInEnvironment)
-    _abbreviate_only_torchs(parser, own)
-    return parser
+def _read(argv: list[str]) -> argparse.Namespace:
+    """Have argparse read the line."""
+    try:
+        parser = build_parser()
+    except ValueError as error:  # a switch in the environment, which torch takes for a number
+        wrong = [
+            f"{name} {value!r}"
+            for name, value in os.environ.items()
+            if name.startswith("PET_") and f"{error}".endswith(repr(value))
+        ]
+        raise UsageError(f"{wrong[0] if wrong else error} is not a switch: give 0 or 1, or unset it") from error
+    args = parser.parse_args(argv)
+    for action in parser._actions:
+        # Of `--flag=--` argparse makes an empty list, until Python 3.12.
+        takes_one = action.option_strings and action.nargs is None and action.default != []
+        if takes_one and getattr(args, action.dest) == []:
+            raise UsageError(f"{action.option_strings[-1]} has '--' as its value: give another, or leave it out")
+    return args
 
 
-def _add_policy(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
-    _add(
-        own,
-        "restart-policy",
-        default,
-        default="hard",
-        metavar="{" + ",".join(available_policies()) + "}",
-        help="What happens to the workers when the world changes: hard restarts all of them; soft keeps the healthy "
-        "ones alive and tells them about the new world.",
-    )
-    _add(
-        own,
-        "worker-failure",
-        default,
-        default=WorkerFailure.NO_REPLACE.value,
-        metavar="{" + ",".join(variant.value for variant in WorkerFailure) + "}",
-        help="What happens under soft when a worker fails: no-replace restarts all workers of its node, replace "
-        "restarts only the failed one, record goes on without it.",
-    )
-
-
-def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
-    _add(
-        own,
-        "soft-timeout",
-        default,
-        type=float,
-        default=None,
-        metavar="SECONDS",
-        help="How long a worker may make no progress: its main thread executes no byte code, or, if it pings, sends no "
-        "ping. Then all workers leave their world, and those that do are in the next one. Default: no limit.",
-    )
-    _add(
-        own,
-        "hard-timeout",
-        default,
-        type=float,
-        default=None,
-        metavar="SECONDS",
-        help="How long a worker may make no progress before it is ended. That counts as its failure; its stacks are in "
-        "its log. Default: no limit, but 60 s once it was told to leave its world.",
-    )
-
-
-def _add_starts(
-    own: argparse._ArgumentGroup, default: type[argparse.Action], in_environment: type[argparse.Action]
-) -> None:
-    _add(
-        own,
-        "no-warm-start",
-        in_environment,
-        help="Start each worker on its own, with its own imports. By default, workers that are Python scripts are "
-        "forked from a process that has imported torch.",
-    )
-    _add(
-        own,
-        "preload",
-        default,
-        default="",
-        metavar="MODULE,...",
-        help="What that process imports besides torch. Leave out modules that start threads or CUDA.",
-    )
-
-
-def _add(to: argparse._ActionsContainer, flag: str, action: type[argparse.Action], **options: Any) -> None:
-    """Add a flag in torch's two spellings, as in --soft-timeout and --soft_timeout."""
-    spellings = dict.fromkeys((f"--{flag}", f"--{flag.replace('-', '_')}"))
-    to.add_argument(*spellings, action=action, **options)
-
-
-def _has(parser: argparse.ArgumentParser, flag: str) -> bool:
-    return any(flag in action.option_strings for action in parser._actions)
-
-
-def _abbreviate_only_torchs(parser: argparse.ArgumentParser, own: argparse._ArgumentGroup) -> None:
-    """`--re` means --redirects to torchrun: our --restart-policy must not make it ambiguous."""
-    find = parser._get_option_tuples
-    ours = set(own._group_actions)
-    # The method is argparse's own; if it changes one day, some abbreviations become ambiguous.
-    torchs: Any = lambda text: [found for found in find(text) if found[0] not in ours]  # noqa: E731
-    parser._get_option_tuples = torchs  # type: ignore[method-assign]
+def _remove_if_empty(logs_specs: Any) -> None:
+    """Leave no directory for logs behind if there are none: torch makes it before the line is known to be good."""
+    made = getattr(logs_specs, "root_log_dir", None)
+    if made and Path(made).name.startswith("torchelastic_"):
+        with suppress(OSError):
+            Path(made).rmdir()
 
 
 def _check_values(args: argparse.Namespace) -> None:
@@ -234,7 +167,9 @@ def _check_values(args: argparse.Namespace) -> None:
     for pair in filter(None, args.rdzv_conf.split(",")):
         if not all(part.strip() for part in pair.partition("=")):
             raise UsageError(f"--rdzv_conf {pair!r} is not a setting: give KEY=VALUE,KEY=VALUE,…")
-    if args.run_path and not Path(args.training_script).exists():
+    if args.no_python and args.module:
+        raise UsageError("--no_python and --module exclude each other: leave one of them out")
+    if args.run_path and not os.path.exists(args.training_script):  # noqa: PTH110 - Path's raises for a long name
         raise UsageError(f"the training script {args.training_script!r} does not exist: correct its path")
 
 
@@ -269,7 +204,7 @@ def _choose_backend(args: argparse.Namespace) -> None:
     if args.standalone or alone:
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
     if args.master_port is None:
-        args.master_port = _MASTER_PORT
+        args.master_port = MASTER_PORT
 
 
 def _rendezvous_configs(args: argparse.Namespace, configs: dict[str, Any]) -> dict[str, Any]:
@@ -296,20 +231,20 @@ def _streams_of_many_ranks(args: argparse.Namespace) -> dict[str, Std | dict[int
 
 
 def _complain(text: str, debug: bool) -> None:
-    print(f"softrun: error: {text}", file=sys.stderr)
+    print(error_line(text), end="", file=sys.stderr)
     if debug:
         traceback.print_exc()
 
 
 def _template(argv: list[str]) -> AbstractContextManager[None]:
     """Start the fork server early, from a guess: torch is not there yet to parse the line. A wrong guess costs time."""
-    guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
     for flag in ("--no-warm-start", "--no-python", "--run-path", "--numa-binding", "--help"):
         guess.add_argument(flag, "--" + flag[2:].replace("-", "_"), dest="cold", action="store_true")
     try:
         known, rest = guess.parse_known_args(argv)
-    except SystemExit:  # the script has a flag that looks like one of these
+    except argparse.ArgumentError:  # the script has a flag that looks like one of these
         return nullcontext()
     if not rest or known.cold or "PET_NO_WARM_START" in os.environ:
         return nullcontext()

@@ -20,7 +20,11 @@ from typing import Any
 
 from softrun.agent.errors import UsageError
 from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent, progress_limits
-from softrun.agent.store.c10d import parse_endpoint
+from softrun.agent.protocol.checks import LONGEST_NAME, MOST_WORKERS
+from softrun.agent.protocol.printable import printable
+from softrun.agent.store.addresses import parse_endpoint
+from softrun.agent.store.secrets import take_secrets
+from softrun.agent.store.settings import LONGEST_S
 from softrun.agent.torch_elastic.elastic import (
     ChildFailedError,
     MetricsConfig,
@@ -32,6 +36,13 @@ from softrun.agent.torch_elastic.elastic import (
     record_event,
 )
 from softrun.agent.torch_elastic.handler import OWN_BACKENDS, get_rendezvous_handler
+from softrun.agent.usage import (
+    check_endpoint,
+    check_local_addr,
+    check_number,
+    check_run_id,
+    check_seconds,
+)
 
 _TORCHS_TIMEOUT_S = 900
 """What torch's LaunchConfig gives its handlers if the user sets nothing."""
@@ -81,6 +92,9 @@ class LaunchConfig(TorchLaunchConfig):
                 f"--nnodes {self.min_nodes}:{self.max_nodes} is not a valid range of nodes: "
                 "give MIN:MAX, with 1 <= MIN <= MAX"
             )
+        check_number("--nnodes", self.max_nodes)
+        check_number("--nproc_per_node", self.nproc_per_node, MOST_WORKERS)
+        check_number("--max_restarts", self.max_restarts)
         if self.nproc_per_node < 1:
             raise UsageError(f"--nproc_per_node {self.nproc_per_node} starts no worker: give 1 or more")
         if self.max_restarts < 0:
@@ -91,7 +105,12 @@ class LaunchConfig(TorchLaunchConfig):
                 "give a number of seconds, or leave it out"
             )
         progress_limits(self.soft_timeout, self.hard_timeout)
+        for flag in ("monitor_interval", "soft_timeout", "hard_timeout"):
+            check_seconds(f"--{flag}", getattr(self, flag))
         self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
+        check_run_id(str(self.run_id))
+        check_local_addr(self.local_addr)
+        self.role = printable(self.role, LONGEST_NAME)  # other agents take no other
         for signal_name in self.signals_to_handle.split(","):
             if signal_name.strip() not in signal.Signals.__members__ or signal_name.strip() in ("SIGKILL", "SIGSTOP"):
                 raise UsageError(f"--signals_to_handle has {signal_name!r}: name signals that can be handled")
@@ -134,6 +153,7 @@ def launch_agent(
     Raises torch's ChildFailedError if this node's workers failed for good, its SignalException after a signal that made
     this node leave, and a SoftrunError with one line for everything else that ends the job.
     """
+    take_secrets()
     if not isinstance(config, LaunchConfig):
         raise UsageError(
             f"config is {type(config).__name__} of {type(config).__module__}: make it of softrun's LaunchConfig"
@@ -168,15 +188,22 @@ def _agent(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any], health_check_server: Any
 ) -> LocalElasticAgent:
     own = config.rdzv_backend in OWN_BACKENDS
-    params = RendezvousParameters(
-        backend=config.rdzv_backend,
-        endpoint=config.rdzv_endpoint,
-        run_id=config.run_id,
-        min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
-        local_addr=config.local_addr,
-        **(config.rdzv_configs if own else {"timeout": _TORCHS_TIMEOUT_S, **config.rdzv_configs}),
-    )
+    if not config.rdzv_backend:
+        raise UsageError(f"--rdzv_backend is empty: use {', '.join(OWN_BACKENDS)}, or leave it out")
+    if own:
+        check_endpoint(config.rdzv_endpoint)
+    try:
+        params = RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            **(config.rdzv_configs if own else {"timeout": _TORCHS_TIMEOUT_S, **config.rdzv_configs}),
+        )
+    except TypeError as error:
+        raise UsageError(f"--rdzv_conf is refused ({error}): leave out what is a flag of its own") from error
     master = parse_endpoint(config.rdzv_endpoint) if config.rdzv_backend == "static" else (None, None)
     spec = WorkerSpec(
         role=config.role,
@@ -221,7 +248,7 @@ def _shutdown_timeout(given: int | None) -> int:
         seconds = int(value)
     except ValueError:
         seconds = -1
-    if seconds < 0:
+    if not 0 <= seconds <= LONGEST_S:
         raise UsageError(f"{source} {value} is not a number of seconds: give 0 or more")
     return seconds
 
@@ -244,7 +271,7 @@ def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[
     if entrypoint.endswith(".py") and not os.access(entrypoint, os.X_OK):
         entrypoint, args = sys.executable, ["-u", entrypoint, *args]
     script = _script_of(entrypoint, args)
-    if script is not None and not script.exists():
+    if script is not None and not os.path.exists(script):  # noqa: PTH110 - Path's raises OSError for a long name
         raise UsageError(f"the training script {str(script)!r} does not exist: correct its path (here is {Path.cwd()})")
     if script is None and shutil.which(entrypoint) is None:
         raise UsageError(f"the program {entrypoint!r} does not exist or is not executable: correct its name or PATH")

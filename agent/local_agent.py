@@ -215,8 +215,17 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         settings = backend.settings
         named = backend.named_store is not None
         least = params.max_nodes if named else params.min_nodes  # a user who names places means all of them
+        beat_s = settings.beat_interval_s(params.max_nodes)
+        tolerance_s = beat_s * settings.keep_alive_max_attempt
         config = EngineConfig(
-            job=JobSettings(least, params.max_nodes, self._policy_name, self._worker_failure, named),
+            job=JobSettings(
+                least,
+                params.max_nodes,
+                self._policy_name,
+                self._worker_failure,
+                named,
+                tolerance_s if backend.endpoints else 0.0,
+            ),
             node=node,
             host=backend.host,
             port=0,
@@ -225,12 +234,13 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             max_restarts=spec.max_restarts,
             preferred_rank=settings.rank,
             named_store=_meeting_place(spec, backend.named_store),
-            beat_interval_s=settings.keep_alive_interval,
-            beat_tolerance_s=settings.keep_alive_interval * settings.keep_alive_max_attempt,
+            endpoints=backend.endpoints,
+            beat_interval_s=beat_s,
+            beat_tolerance_s=tolerance_s,
             join_timeout_s=settings.join_timeout,
             last_call_s=settings.last_call_timeout,
             close_timeout_s=settings.close_timeout,
-            store_timeout_s=settings.read_timeout,
+            search_s=backend.search_s,
             exit_barrier_s=self._exit_barrier_timeout,
             grace_s=float(self._grace_s),
             limits=self._limits,

@@ -1,8 +1,10 @@
-"""What many nodes cost: joining, a loss and a leave, timed and counted, beside torch's dynamic rendezvous.
+"""What many nodes cost: joining, a loss, a leave and the loss of the first node, timed and counted, beside torch's
+dynamic rendezvous.
 
-On real stores the agents are light ones (`light_agents`): the real engine, driver, links and store code, in threads of
-a few processes. So what N machines would do is done by the cores of one, for torch's handlers as for ours. On the
-virtual clock (`simulation`) they are the real engines and codecs, and nothing is timed.
+The agents are light ones (`light_agents`): the real engine, driver, links and store code, in threads of a few
+processes. They keep the record themselves (c10d), or etcd does. What N machines would do is done by the cores of one,
+for torch's handlers as for ours. On the virtual clock (`simulation`) they are the real engines and codecs, and nothing
+is timed.
 
 As a program it measures one thing, in a process of its own that may fork, and prints one line of JSON.
 """
@@ -28,12 +30,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from light_crowd import HALLS, TURN_S, Crowd, OpenStore
+from light_crowd import HALLS, TURN_S, Crowd
 from measuring import Record
 
-from light_agents import CountedTCPStore, LightC10dStore, Tally, count_etcd
+from light_agents import Tally, count_etcd
 from local_cluster import free_port
 from local_etcd import LocalEtcd
+from softrun.agent.protocol.model import Address
 
 ROOT = Path(__file__).parent.parent
 NODES = (8, 16, 32, 64, 128, 256, 512)
@@ -43,7 +46,8 @@ TORCH_GIVES_UP_S = 120.0
 LIMIT_S = 1800.0  # of one measurement
 SETTLE_S = 1.0
 SWAPS, WRITES = ("compare_set", "Swap"), ("set ", "add ", "delete_key", "Put", "LeaseGrant", "LeaseRevoke")
-BEATS = ("add beats", "LeaseKeepAlive")
+BEATS = ("message beat", "LeaseKeepAlive")
+ON_LINKS = ("message ", "greeting")
 
 
 def many_nodes(_args: argparse.Namespace) -> Iterator[Record]:
@@ -61,31 +65,29 @@ def many_nodes(_args: argparse.Namespace) -> Iterator[Record]:
 
 
 def compared(ours: dict[int, Record], theirs: dict[int, Record]) -> Iterator[Record]:
-    """softrun on its embedded store beside torch's rendezvous, which uses the same one: at the largest N of both."""
+    """softrun's agents, which keep the record themselves, beside torch's rendezvous: at the largest N of both."""
     if not ours or not theirs:
         return
     same, most, torchs = max(set(ours) & set(theirs)), max(ours), max(theirs)
-    (soft, soft_swaps), (much, much_swaps) = _start(ours[same]), _start(ours[most])
-    (torch, torch_swaps), (largest, largest_swaps) = _start(theirs[same]), _start(theirs[torchs])
+    soft, much, torch, largest = (_start(one) for one in (ours[same], ours[most], theirs[same], theirs[torchs]))
+    time_ratio, most_time_ratio = torch["seconds"] / soft["seconds"], largest["seconds"] / much["seconds"]
     yield {
         "same": same,
-        "same_time_ratio": torch / soft,
-        "same_swaps_ratio": torch_swaps / soft_swaps,
+        "same_time_ratio": time_ratio,
         "softrun_most": most,
         "torch_most": torchs,
-        "most_time_ratio": largest / much,
-        "most_swaps_ratio": largest_swaps / much_swaps,
+        "most_time_ratio": most_time_ratio,
     }
     print(
-        f"  {same} nodes: torch takes {torch / soft:.1f} times as long, with {torch_swaps / soft_swaps:.0f} times the "
-        f"compare-and-swaps\n  torch's {torchs} nodes, the most that it finishes, take {largest / much:.1f} times as "
-        f"long as softrun's {most}, and {largest_swaps / much_swaps:.0f} times as many compare-and-swaps"
+        f"  {same} nodes: torch takes {time_ratio:.1f} times as long, with {torch['swaps']} compare-and-swaps; softrun "
+        f"sends {soft['messages']} messages\n  torch's {torchs} nodes, the most that it finishes, take "
+        f"{most_time_ratio:.1f} times as long as softrun's {most}"
     )
 
 
-def _start(record: Record) -> tuple[float, int]:
+def _start(record: Record) -> dict[str, Any]:
     cost: Any = record["start"]
-    return cost["seconds"], cost["swaps"]
+    return dict(cost)
 
 
 def measure(system: str, nodes: int) -> Record:
@@ -109,19 +111,20 @@ def told(record: Record) -> str:
     for what in ("start", "loss", "leave", "leader_loss"):
         cost = record.get(what)
         if isinstance(cost, dict):
-            seconds = f"{cost['seconds']:.2f} s, " if "seconds" in cost else ""
-            messages = f", {cost['messages']} messages" if "messages" in cost else ""
-            text += f"   {what} {seconds}{cost['operations']} operations, {cost['swaps']} swaps"
-            text += f" + {cost['writes']} writes{messages}"
+            parts = [f"{cost['seconds']:.2f} s"] if "seconds" in cost else []
+            if cost["operations"]:
+                parts.append(f"{cost['operations']} operations, {cost['swaps']} swaps + {cost['writes']} writes")
+            if cost["messages"]:
+                parts.append(f"{cost['messages']} messages")
+            text += f"   {what} {', '.join(parts)}"
     return text
 
 
-# --- light agents on real stores
+# --- light agents
 
 
 def c10d(nodes: int) -> Record:
-    port = free_port()
-    return crowd_of(nodes, lambda _name, tally: LightC10dStore(tally, "light", "127.0.0.1", port, 60.0))
+    return crowd_of(Crowd(nodes, endpoints=(Address("127.0.0.1", free_port()),)))
 
 
 def etcd(nodes: int) -> Record:
@@ -134,42 +137,63 @@ def etcd(nodes: int) -> Record:
 
     with tempfile.TemporaryDirectory(prefix="softrun-etcd-") as directory, LocalEtcd(Path(directory)) as server:
         access = EtcdAccess((server.endpoint,))
-        return crowd_of(nodes, lambda name, _tally: EtcdStore("light", name, access, 20, 60.0), prepare)
+        return crowd_of(Crowd(nodes, lambda name, _tally: EtcdStore("light", name, access, 20, 60.0), prepare))
 
 
-def crowd_of(nodes: int, open_store: OpenStore, prepare: Callable[[Tally], None] | None = None) -> Record:
+def crowd_of(crowd: Crowd) -> Record:
     record: Record = {}
-    with Crowd(nodes, open_store, prepare) as crowd:
-        told = crowd.told
+    nodes = len(crowd.names())
+    with crowd:
         before: Counter[str] = Counter()
         began = crowd.start()
-        world = told(nodes)
+        world = crowd.told(nodes)
         record["start"] = {"seconds": world.at - began, **costs(crowd.counts() - before)}
-        for size, what in ((nodes - 1, "loss"), (nodes - 2, "leave")):
+        for lost, what in enumerate(("loss", "leave", "leader_loss"), 1):
             time.sleep(SETTLE_S)
-            # Neither whom all the others follow, nor the host of a store that is lost with it.
-            victim = next(n for n in reversed(crowd.names()) if n != world.leader and n not in world.hosts)
+            # The first agent leads, and the others find the job at the endpoint where it listens.
+            if world.listeners not in ((), (world.leader,)):
+                raise AssertionError(f"{world.leader} leads, but {world.listeners} listen at the endpoint")
+            victim = world.leader
+            if what != "leader_loss":
+                victim = next(name for name in reversed(crowd.names()) if name != world.leader)
             before = crowd.counts()
-            began = crowd.die(victim) if what == "loss" else crowd.leave(victim)
-            world = told(size)
+            began = crowd.leave(victim) if what == "leave" else crowd.die(victim)
+            world = crowd.told(nodes - lost)
             record[what] = {"seconds": world.at - began, **costs(crowd.counts() - before)}
     return record
 
 
 def costs(counts: Counter[str]) -> dict[str, Any]:
     """What was counted, the beats of the time it took left out; `by_name` has all of it."""
-    links = {"message", "greeting"}
-    asked = Counter({name: n for name, n in counts.items() if name not in links and not name.startswith(BEATS)})
+    done = Counter({name: n for name, n in counts.items() if not name.startswith(BEATS)})
+    asked = Counter({name: n for name, n in done.items() if not name.startswith(ON_LINKS)})
     return {
         "operations": asked.total(),
         "swaps": sum(n for name, n in asked.items() if name.startswith(SWAPS)),
         "writes": sum(n for name, n in asked.items() if name.startswith(WRITES)),
-        "messages": sum(counts[name] for name in links),
+        "messages": done.total() - asked.total(),
         "by_name": dict(sorted(counts.items())),
     }
 
 
 # --- torch's dynamic rendezvous
+
+
+class CountedTCPStore:
+    """A TCPStore whose operations are counted, by what is done to which key."""
+
+    def __init__(self, store: object, tally: Tally) -> None:
+        self._store = store
+        self._tally = tally
+
+    def __getattr__(self, operation: str) -> Any:
+        perform = getattr(self._store, operation)
+
+        def counted(key: str, *args: Any) -> Any:
+            self._tally.add(f"{operation} {key}")
+            return perform(key, *args)
+
+        return counted
 
 
 def torch(nodes: int) -> Record:

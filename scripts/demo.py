@@ -66,7 +66,7 @@ class Demo:
 
     def play(self) -> int:
         nodes = [self.start("node 1")]
-        self.cluster.wait_for("node 1 hosts the store", lambda: listens(self.port))
+        self.cluster.wait_for("node 1 listens", lambda: listens(self.port))
         nodes += [self.start("node 2"), self.start("node 3")]
         steps = self.cluster.wait_for_steps(6, each=100)
         before = newest(steps)

@@ -1,5 +1,7 @@
 """Many agents in one process: the real engine, driver, links and store, with workers that only pretend to run.
 
+They keep the record themselves, or a store does.
+
 For counting and timing what many nodes cost, in the benchmark and the tests. `light_crowd` spreads them over processes.
 """
 
@@ -12,24 +14,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any, cast
 
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.links.connection import Connection
+from softrun.agent.links.links import Links
 from softrun.agent.loop.driver import Driver
-from softrun.agent.loop.links import Links, _Connection
 from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import JobSettings
+from softrun.agent.protocol.model import Address, JobSettings
 from softrun.agent.protocol.observations import Observation, Signalled, Tick, WorkerExited, WorkerStoreOpened
 from softrun.agent.store.base import Store, StoreThreads
-from softrun.agent.store.c10d import C10dStore
 from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import load_policy
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
 
 SIGTERM = 15
 
@@ -48,25 +48,43 @@ class Tally:
 
 
 class LightAgent:
-    """One agent in a thread of its own, with one pretended worker. `open_store` is given its node's name."""
+    """One agent in a thread of its own, with one pretended worker.
+
+    `open_store` is given its node's name; with None the agents keep the record themselves, and meet at `endpoints`.
+    """
 
     def __init__(
-        self, name: str, job: JobSettings, open_store: Callable[[str], Store], tally: Tally | None = None
+        self,
+        name: str,
+        job: JobSettings,
+        open_store: Callable[[str], Store] | None,
+        tally: Tally | None = None,
+        endpoints: tuple[Address, ...] = (),
     ) -> None:
         self.name = name
         self.worlds: list[tuple[int, int, float]] = []  # number, world size, when the worker was told
         self.rank = -1
-        self.hosts_store = False
         self.result: do.Result | None = None
         self._dies = False
         self._selector = selectors.DefaultSelector()
         self._observations = ObservationQueue(self._selector)
         self._links = _CountedLinks(
-            tally or Tally(), self._selector, "light", name, "127.0.0.1", self._observations.put
+            tally or Tally(),
+            self._selector,
+            job="light",
+            node=name,
+            host="127.0.0.1",
+            observe=self._observations.put,
         )
-        self._store = StoreThreads(lambda: self._opened(open_store(name)), self._observations.put_threadsafe)
-        config = EngineConfig(job, name, "127.0.0.1", self._links.port, "light", 1, 0)
-        engine = Engine(replace(config, grace_s=1.0), load_policy(job.restart_policy), time.monotonic())
+        self._store = (
+            StoreThreads(partial(open_store, name), self._observations.put_threadsafe)
+            if open_store is not None
+            else None
+        )
+        config = EngineConfig(job, name, "127.0.0.1", self._links.port, "light", 1, 0, endpoints=endpoints)
+        # The first world is that of all: its workers complete no step, so others might wait for ever to join it.
+        config = replace(config, grace_s=1.0, last_call_s=60.0)
+        engine = Engine(config, load_policy(job.restart_policy), time.monotonic())
         self._driver = Driver(
             engine,
             self._selector,
@@ -99,12 +117,13 @@ class LightAgent:
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
 
+    @property
+    def listens(self) -> bool:
+        """Whether it listens at an endpoint, for the others to find it."""
+        return self._links.endpoint_port is not None
+
     def post(self, observation: Observation) -> None:
         self._observations.put_threadsafe(observation)
-
-    def _opened(self, store: Store) -> Store:
-        self.hosts_store = store.hosted
-        return store
 
     def _clock(self) -> float:
         if self._dies:
@@ -117,7 +136,8 @@ class LightAgent:
         self._links.close()
         if self._dies:
             return  # nor does the store hear of it
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
         self._observations.close()
         self._selector.close()
 
@@ -127,14 +147,14 @@ class _DiedError(Exception):
 
 
 class _CountedLinks(Links):
-    """Every line that is sent is counted: the messages, and the greetings."""
+    """Every line that is sent is counted: the messages, by kind, and the greetings."""
 
-    def __init__(self, tally: Tally, *args: Any) -> None:
+    def __init__(self, tally: Tally, *args: Any, **settings: Any) -> None:
         self._tally = tally
-        super().__init__(*args)
+        super().__init__(*args, **settings)
 
-    def _send(self, connection: _Connection, line: bytes) -> None:
-        self._tally.add("message" if connection.up else "greeting")
+    def _send(self, connection: Connection, line: bytes) -> None:
+        self._tally.add(f"message {line.partition(b' ')[0].decode()}" if connection.up else "greeting")
         super()._send(connection, line)
 
 
@@ -192,39 +212,6 @@ def end_all(agents: Sequence[LightAgent]) -> None:
         agent.leave()
     for agent in agents:
         agent.join(30)
-
-
-class LightC10dStore(C10dStore):
-    """The embedded store, its operations counted. Its connections stay until the process ends: what `C10dStore.close`
-    ends are all connections of a process to the store, and here they are those of other agents as well."""
-
-    def __init__(self, tally: Tally, *args: Any) -> None:
-        self._tally = tally
-        super().__init__(*args)
-
-    def close(self) -> None:
-        pass
-
-    def _connect(self, *args: Any, **kwargs: Any) -> TCPStore:
-        return cast("TCPStore", CountedTCPStore(super()._connect(*args, **kwargs), self._tally))
-
-
-class CountedTCPStore:
-    """A TCPStore whose operations are counted, by what is done to which key, without numbers."""
-
-    def __init__(self, store: TCPStore, tally: Tally) -> None:
-        self._store = store
-        self._tally = tally
-
-    def __getattr__(self, operation: str) -> Any:
-        perform = getattr(self._store, operation)
-
-        def counted(key: str | list[str], *args: Any) -> Any:
-            name = key if isinstance(key, str) else key[0]
-            self._tally.add(f"{operation} {name.split('/')[2] if name.startswith('softrun/') else name}")
-            return perform(key, *args)
-
-        return counted
 
 
 def count_etcd(client: Any, tally: Tally) -> None:

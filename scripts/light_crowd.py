@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from light_agents import LightAgent, Tally
-from softrun.agent.protocol.model import JobSettings
+from softrun.agent.protocol.model import Address, JobSettings
 from softrun.agent.store.base import Store
 
 if TYPE_CHECKING:
@@ -36,17 +36,23 @@ class Told:
 
     at: float  # when the last one was
     leader: str  # the node of rank 0
-    hosts: tuple[str, ...]  # who hosts the store
+    listeners: tuple[str, ...]  # the nodes that listen at an endpoint
 
 
 class Crowd:
     """A job of that many light agents, of whom a few may go. `prepare` is called in each hall before anything starts.
 
+    Without `open_store` the agents keep the record themselves, and meet at `endpoints`.
     Forks: use it in a process that has no threads. Nothing outlives it.
     """
 
     def __init__(
-        self, nodes: int, open_store: OpenStore, prepare: Callable[[Tally], None] | None = None, may_go: int = 2
+        self,
+        nodes: int,
+        open_store: OpenStore | None = None,
+        prepare: Callable[[Tally], None] | None = None,
+        endpoints: tuple[Address, ...] = (),
+        may_go: int = 3,
     ) -> None:
         job = JobSettings(nodes - may_go, nodes, "soft", "no-replace")
         halls = min(HALLS, nodes)
@@ -58,7 +64,7 @@ class Crowd:
         gc.freeze()  # or each hall would copy all of it when it collects garbage
         for group in names:
             ours, theirs = fork.Pipe()
-            args = (theirs, [*self._pipes, ours], group, job, open_store, prepare)
+            args = (theirs, [*self._pipes, ours], group, job, open_store, prepare, endpoints)
             process = fork.Process(target=_hall, args=args, daemon=True)
             process.start()
             theirs.close()
@@ -77,8 +83,8 @@ class Crowd:
         if any(isinstance(one, str) for one in told):
             raise TimeoutError(f"no world of {size} in {timeout_s:g} s: {sorted(map(str, told))[0]}")
         leaders = [leader for _, leader, _ in told if leader]
-        hosts = [host for *_, hosts in told for host in hosts]
-        return Told(max(at for at, *_ in told), leaders[0], tuple(hosts))
+        listeners = [listener for *_, listeners in told for listener in listeners]
+        return Told(max(at for at, *_ in told), leaders[0], tuple(listeners))
 
     def die(self, name: str) -> float:
         """That agent's process dies; returns when."""
@@ -128,8 +134,9 @@ def _hall(
     others: Sequence[Connection],
     names: Sequence[str],
     job: JobSettings,
-    open_store: OpenStore,
+    open_store: OpenStore | None,
     prepare: Callable[[Tally], None] | None,
+    endpoints: tuple[Address, ...],
 ) -> None:
     for other in others:
         other.close()  # or nobody would see it closed
@@ -137,7 +144,8 @@ def _hall(
     tally = Tally()
     if prepare is not None:
         prepare(tally)
-    agents = {name: LightAgent(name, job, lambda name: open_store(name, tally), tally) for name in names}
+    opens = None if open_store is None else lambda name: open_store(name, tally)
+    agents = {name: LightAgent(name, job, opens, tally, endpoints) for name in names}
     living = dict(agents)
     try:
         while True:
@@ -172,4 +180,4 @@ def _told(agents: dict[str, LightAgent], size: int, deadline: float) -> tuple[fl
         time.sleep(0.005)
     firsts = [next(at for _, told, at in agent.worlds if told == size) for agent in agents.values()]
     leader = next((agent.name for agent in agents.values() if agent.rank == 0), "")
-    return max(firsts, default=0.0), leader, [agent.name for agent in agents.values() if agent.hosts_store]
+    return max(firsts, default=0.0), leader, [agent.name for agent in agents.values() if agent.listens]

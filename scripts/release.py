@@ -117,7 +117,7 @@ def run_job(python: Path, trainer: Path, directory: Path) -> None:
     with LocalCluster(directory / "job") as cluster:
         nodes = [cluster.start("node-1", command)]
         try:
-            cluster.wait_for("node 1 hosts the store", lambda: listens(port))
+            cluster.wait_for("node 1 listens", lambda: listens(port))
             nodes.append(cluster.start("node-2", command))
             codes = [node.wait(JOB_TIMEOUT_S) for node in nodes]
         except (TimeoutError, subprocess.TimeoutExpired) as error:

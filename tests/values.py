@@ -5,14 +5,22 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
     Address,
+    Ballot,
     Beat,
+    Decided,
     Hello,
     JobSettings,
     Member,
     Message,
     NodeIntent,
     Phase,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
     Report,
     Round,
     Worker,
@@ -39,24 +47,80 @@ def opened(*members: Member, number: int = 0, job: JobSettings = JOB) -> Round:
     return Round(number + 1, number, Phase.OPEN, members, job, STORE if number else None)
 
 
-names = st.text(min_size=1, max_size=12)
+names = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)
 numbers = st.integers(0, 2**40)
-workers = st.builds(Worker, numbers, numbers)
-members = st.builds(Member, names, numbers, names, st.integers(0, 65535), names, st.tuples(workers) | st.just(()))
+hosts = names.map(lambda name: f"host-{len(name)}")
+ports = st.integers(1, 65535)
+local_ranks = st.integers(0, 65535)
+workers = st.builds(Worker, local_ranks, numbers)
+members = st.builds(Member, names, numbers, hosts, ports, names, st.tuples(workers) | st.just(()))
 reports: st.SearchStrategy[Report] = st.builds(
-    Report, members, st.sampled_from(NodeIntent), st.lists(numbers).map(tuple), numbers, st.text(), numbers
+    Report,
+    members,
+    st.sampled_from(NodeIntent),
+    lineage=names,
+    done=st.lists(local_ranks, unique=True).map(tuple),
+    broken_round=numbers,
+    reason=st.text(),
+    sequence=numbers,
+    told=numbers,
+    ends=st.booleans(),
 )
-messages: st.SearchStrategy[Message] = reports | st.builds(Hello, reports) | st.just(Beat())
-settings = st.builds(JobSettings, numbers, numbers, names, names)
-rounds: st.SearchStrategy[Round] = st.builds(
-    Round,
-    numbers,
-    numbers,
-    st.sampled_from(Phase),
-    st.lists(members, max_size=4).map(tuple),
-    settings,
-    st.none() | st.builds(Address, names, st.integers(0, 65535)),
-    st.lists(names).map(tuple),
-    st.booleans(),
-    st.text(),
+settings = st.builds(
+    lambda least, more, *names: JobSettings(least, least + more, *names), st.integers(1, 2**20), numbers, names, names
+)
+addresses = st.builds(Address, hosts, ports)
+placed = st.lists(members, max_size=4, unique_by=lambda member: member.node).map(tuple)
+worlds = st.lists(
+    members.filter(lambda member: bool(member.workers)), min_size=1, max_size=4, unique_by=lambda member: member.node
+).map(tuple)
+facts = {
+    "version": numbers,
+    "settings": settings,
+    "lost": st.lists(names).map(tuple),
+    "finishing": st.booleans(),
+    "outcome": st.text(),
+    "lineage": names,
+}
+rounds: st.SearchStrategy[Round] = st.one_of(
+    st.builds(
+        Round,
+        number=st.integers(1, 2**40),
+        phase=st.just(Phase.SEALED),
+        members=worlds,
+        worker_store=addresses,
+        leave_after=numbers,
+        **facts,  # type: ignore[arg-type]  # names of Round's own fields
+    ),
+    st.builds(
+        Round,
+        number=numbers,
+        phase=st.sampled_from((Phase.OPEN, Phase.CLOSED)),
+        members=placed,
+        worker_store=st.none() | addresses,
+        **facts,  # type: ignore[arg-type]
+    ),
+    st.builds(
+        Round,
+        number=numbers,
+        phase=st.just(Phase.GIVEN_UP),
+        members=st.just(()),
+        heir=addresses,
+        **facts,  # type: ignore[arg-type]
+    ),
+)
+seconds = st.floats(0, 2**40)
+ballots: st.SearchStrategy[Ballot] = st.tuples(numbers, names)
+messages: st.SearchStrategy[Message] = st.one_of(
+    reports,
+    st.builds(Hello, reports, numbers, names),
+    st.builds(Beat, seconds, seconds, seconds, st.booleans(), st.booleans()),
+    st.builds(Record, rounds, st.booleans()),
+    st.builds(Prepare, numbers, ballots),
+    st.builds(Promise, numbers, ballots),
+    st.builds(Promise, numbers, ballots, ballots, rounds),
+    st.builds(Accept, ballots, rounds),
+    st.builds(Accepted, numbers, ballots),
+    st.builds(Refused, numbers, ballots),
+    st.builds(Decided, numbers, ballots),
 )

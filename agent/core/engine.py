@@ -16,6 +16,10 @@ This file decides what to do about the record, the store, the lease and the othe
 
 from __future__ import annotations
 
+from math import inf
+
+from softrun.agent.consensus.replica import Peers, Replica
+from softrun.agent.consensus.search import Search
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.answers import Answers
 from softrun.agent.core.engine_config import EngineConfig
@@ -24,15 +28,31 @@ from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.stages import Stage, Stages
 from softrun.agent.core.standing import Departure, Standing
 from softrun.agent.core.step_barrier import StepBarrier
-from softrun.agent.core.store_silence import StoreSilence
 from softrun.agent.core.worker_health import WorkerHealth
 from softrun.agent.core.worker_news import WorkerNews
 from softrun.agent.core.worker_slot import SIGKILL
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.descriptions import describe_other_job, describe_round
+from softrun.agent.protocol.descriptions import count, describe_other_job, describe_round
 from softrun.agent.protocol.effects import Effect, Outbox, Outcome, Result
-from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.protocol.model import (
+    NO_REQUEST,
+    Accept,
+    Accepted,
+    Address,
+    Decided,
+    Hello,
+    Member,
+    Message,
+    NodeIntent,
+    Phase,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Report,
+    Round,
+)
 from softrun.agent.rendezvous import ranks, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.election import Election
@@ -41,6 +61,9 @@ from softrun.runtime.events import WorldChangeEvent
 
 BARRIER_S = 5.0  # how long the agents may take to say which step their workers can reach
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
+LOST = "the others went on without this node, which they took for dead"
+FOUNDED_TWICE = "the job was founded twice, and the other one has come further"
+VISIT_S = 0.1  # a member that is not heard for so long is looked for
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
@@ -53,10 +76,7 @@ class Engine:
         self._effects = Outbox()
 
         self._hurry = False  # it ends as soon as its workers are gone, even if others still need it
-        self._hosts_store = False
         self._store_empty = False
-        self._lingers = False  # other nodes still need the store that this agent hosts
-        self._silence = StoreSilence(config.store_timeout_s)
         self._lease = LeaseClock()
         self._workers = LocalWorkers(config.local_world_size, config.grace_s, config.named_store, config.limits)
         self._answers = Answers(policy, self._workers)
@@ -75,7 +95,8 @@ class Engine:
             telling_s=TELLING_S,
             converges=pauses,
         )
-        self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now)
+        agrees = bool(config.endpoints)
+        self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now, agrees)
         self._news = WorkerNews(
             config,
             self._answers,
@@ -88,6 +109,12 @@ class Engine:
             self._effects,
         )
         self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
+        peers = Peers(self._election.gone, self._election.silent, self._election.touch.parted, self._stands)
+        self._replica = Replica(config.node, peers) if config.endpoints else None
+        self._search = Search(config.node, config.endpoints)
+        self._searches_until = now + config.search_s if config.endpoints else inf
+        self._visit_at: float | None = None  # when to look for the members that are not heard
+        self._visit_s = VISIT_S
 
     # --- the interface
 
@@ -101,17 +128,23 @@ class Engine:
         """The newest record that this agent has read."""
         return self._standing.record
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it waits because too few members of its world are in touch."""
+        return self._standing.cut_off
+
     def observe(self, seen: saw.Observation, now: float) -> list[Effect]:
         """Take one observation in; returns what to do about it, in order."""
         if self.stage is Stage.ENDED:
             return []
         self._now = now
         self._effects.clear()
-        if self._election.look(now):
-            self._silence.was_away(now)
+        self._election.look(now)
         self._take_in(seen)
         self._advance()
-        self._silence.asks(self._effects, now)
+        while (round_ := self._agree()) is not None:
+            self._adopt(round_)
+            self._advance()
         self._allow_on()
         return list(self._effects)
 
@@ -124,7 +157,9 @@ class Engine:
             *self._news.deadlines(),
             self._lease.deadline(self._now),
             self._stages.deadline(),
-            self._silence.deadline(leased=self._lease.leased),
+            self._search.deadline(self._searches()),
+            self._visit_at,
+            self._searches_until if self._is_lost() else None,
             self._standing.departure.until if self._standing.departure is not None else None,
         ]
         # Anything overdue was handled just now, and waits for something else.
@@ -134,21 +169,13 @@ class Engine:
 
     def _take_in(self, seen: saw.Observation) -> None:
         match seen:
-            case saw.StoreReady(hosted):
-                self._hosts_store = hosted
             case saw.RecordSeen(None):
-                self._silence.answered()
                 self._store_empty = True
             case saw.RecordSeen(Round() as round_):
-                self._silence.answered()
                 if self.record is None or round_.version > self.record.version:
                     self._adopt(round_)
             case saw.StoreLost(reason):
                 self._store_lost(reason)
-            case saw.LeaderBeatSeen(count):
-                self._silence.answered()
-                self._allowance.heard(self._now)
-                self._election.leader_beats(count, self.record, self._said())
             case saw.LeaseRenewed(until, lease_number, granted_s):
                 self._lease_renewed(until, lease_number, granted_s)
             case saw.LeasesExpired(leases):
@@ -158,10 +185,19 @@ class Engine:
                 self._effects += self._election.link_up(node, self._said())
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
+            case saw.Listening(endpoint):
+                self._search.listening(endpoint)
+            case saw.Found(endpoint, node):
+                sought = self._search.found(endpoint, node, self._now)
+                if sought and sought != node:
+                    self._link_down(sought, gone=True)  # its port has been given to another
+                self._effects += self._election.found(node, self._said())
+            case saw.NotFound(endpoint, stranger, refused):
+                sought = self._search.not_found(endpoint, stranger, self._now)
+                if sought and refused:
+                    self._link_down(sought, gone=True)
             case saw.Heard(node, message):
-                if self._election.heeds(node):
-                    self._allowance.heard(self._now)
-                self._effects += self._election.hear(node, message, self._said())
+                self._heard(node, message)
             case saw.WorkerStoreOpened(port):
                 self._election.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
@@ -178,6 +214,84 @@ class Engine:
                 self._signalled(signum)
             case saw.Tick():
                 pass
+
+    def _heard(self, node: str, message: Message) -> None:
+        replica = self._replica
+        match message:
+            case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided() if replica is not None:
+                self._effects += replica.hear(node, message)
+                if replica.is_behind(message):
+                    self._effects += self._election.ask(node, self._said())
+            case Record() if replica is not None:
+                self._told(node, message, replica)
+            case Hello() if replica is not None:
+                self._effects += self._election.greeted(node)
+                self._effects += replica.greet(node, message)
+        self._effects += self._election.hear(node, message, self._said())
+        if isinstance(message, Report) and message.ends:
+            self._link_down(node, gone=True)
+
+    def _told(self, node: str, told: Record, replica: Replica) -> None:
+        """Another agent shows its record."""
+        own, round_ = self.record, told.round
+        answer = replica.compare(node, round_)
+        if answer is not None:
+            self._effects += answer
+        elif own is not None and own.lineage == round_.lineage:
+            replica.read(round_)
+        elif round_.heir is not None:
+            pass  # that job is no more
+        elif own is None:
+            replica.read(round_)
+        elif not self._standing.is_placed:
+            if transitions.yields_to(own, round_) or (told.stands and not self._stands()):
+                replica.read(round_)
+        elif self._standing.cut_off:
+            if told.stands and round_.phase is not Phase.CLOSED:
+                replica.read(round_)  # its world cannot go on: it joins the others as if it had been started again
+        elif self._election.leadership.leading and not own.is_last:
+            # The job was founded twice.
+            leader = Address(round_.members[0].host, round_.members[0].port) if round_.members else None
+            if not transitions.yields_to(own, round_):
+                self._effects += replica.show(node)
+                if leader is not None:
+                    self._search.visit(leader, self._now)  # it may not be this node
+            elif told.stands and leader is not None and round_.phase is not Phase.CLOSED:
+                self._effects += self._election.propose(transitions.give_up(own, leader))
+
+    def _stands(self) -> bool:
+        """Whether this node is sure that its record is the newest, or follows one that is."""
+        return self._now < self._election.touch.until
+
+    def _agree(self) -> Round | None:
+        """Go on with the agreement on the next record. Returns the record if there is a new one."""
+        replica = self._replica
+        if replica is None:
+            return None
+        proposals = [effect.round for effect in self._effects if isinstance(effect, do.Propose)]
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, do.Propose)]
+        for round_ in proposals:
+            self._effects += replica.propose(round_)
+        self._effects += replica.advance()
+        self._standing.cut_off = replica.short
+        if replica.short and proposals:
+            self._election.leadership.put_off(self._now)
+            self._cut_off()
+        return replica.take()
+
+    def _cut_off(self) -> None:
+        """Too few members of the world are in touch: the others may have gone on without this node."""
+        record = self.record
+        if self.stage is not Stage.WORKING or record is None:
+            return
+        silent = [m.node for m in record.members if self._election.silent(m.node) or self._election.gone(m.node)]
+        self._effects.note(
+            f"{len(silent)} of {count(len(record.members), 'node')} cannot be reached and may have gone on: this node "
+            "waits for them, with its workers paused",
+            warning=True,
+        )
+        self._standing.break_world()
+        self._stages.halt(self._now)
 
     def _adopt(self, round_: Round) -> None:
         before, self._standing.record = self.record, round_
@@ -204,7 +318,7 @@ class Engine:
             if self._standing.departure is not None:
                 self._see_off(self._standing.departure, round_)
             else:
-                self._evicted()
+                self._evicted(LOST if round_.heir is None else FOUNDED_TWICE)
         elif placed and round_.phase is Phase.SEALED:
             self._sealed(round_)
         elif placed and round_.phase is Phase.OPEN:
@@ -296,7 +410,7 @@ class Engine:
             self._stages.restart(self._now, charged=False, withdraw=True)
             self._effects += self._workers.hurry(self._now)
 
-    def _evicted(self, why: str = "the others went on without this node, which they took for dead") -> None:
+    def _evicted(self, why: str) -> None:
         """The others have a world without this node: it comes back as a newcomer."""
         if not self._workers.eligible():
             why = "the others went on without this node, none of whose workers can be in a world"
@@ -415,13 +529,6 @@ class Engine:
     # --- what is due, whatever was observed
 
     def _advance(self) -> None:
-        lost_at = self._silence.deadline(leased=self._lease.leased)
-        if lost_at is not None and self._now >= lost_at:
-            self._silence.answered()
-            self._store_lost(
-                f"the store has not answered for {self._config.store_timeout_s:g} s: look at the host that has it; "
-                "read_timeout in --rdzv_conf is how long to wait"
-            )
         if self._lease.due(self._now):
             self._effects.append(do.RenewLease())
         if not self._lease.sure(self._now) and not self._lease.doubted:
@@ -438,15 +545,51 @@ class Engine:
         if self.stage is Stage.ENDED:
             return
         self._lead_and_follow(self._report())
+        self._look_around()
         self._news.replace_failed(self._now)
 
     def _lead_and_follow(self, report: Report) -> None:
         """Each step may change what this node says as a leader or to its leader, and nothing else in its report."""
-        sure, seeks = self._lease.sure(self._now), self.stage is Stage.WAITING
-        self._effects += self._election.advance(self.record, report, seeks, sure)
+        sure = self._lease.sure(self._now)
+        heir = self.record.heir if self.record is not None else None
+        founds = self._search.founds and (heir is None or self._search.is_empty(heir))
+        seeks, founds = self.stage is Stage.WAITING, self._replica is None or founds
+        self._effects += self._election.advance(self.record, report, seeks, sure, founds)
         report = self._standing.amended(report, self._election.leadership)
         self._keep_in_step(report)
         self._effects += self._election.tell(self._standing.amended(report, self._election.leadership))
+
+    def _is_lost(self) -> bool:
+        """Whether this agent has no job yet, or none of its agents can lead it."""
+        return self._replica is not None and not (self._standing.is_placed or self._stands())
+
+    def _searches(self) -> bool:
+        """Whether this agent has to find its job, or those that look for it."""
+        if (self.record is not None and self.record.phase is Phase.CLOSED) or self.stage is Stage.LEAVING:
+            return False
+        return self._is_lost() or (self._replica is not None and self._election.leadership.leading)
+
+    def _look_around(self) -> None:
+        """Look for the job, for those that look for it, and as leader for the members that are not heard."""
+        record = self.record
+        if self._replica is None:
+            return
+        heir = record.heir if record is not None else None
+        if not self._is_lost():
+            self._searches_until = self._now + self._config.search_s
+        absent = [m for m in self._election.leadership.absent if not self._election.gone(m.node)]
+        if record is not None and (missing := self._replica.missing):
+            absent += [m for m in record.members if m.node in missing and m.node != self._config.node]
+        if not absent:
+            self._visit_at = None
+        elif self._visit_at is None:
+            self._visit_at, self._visit_s = self._now + VISIT_S, VISIT_S
+        elif self._now >= self._visit_at:
+            self._visit_s = min(2 * self._visit_s, self._config.beat_interval_s)
+            self._visit_at = self._now + self._visit_s
+            for member in absent:
+                self._search.visit(Address(member.host, member.port), self._now, member.node)
+        self._effects += self._search.advance(self._searches(), heir, self._election.in_touch, self._now)
 
     def _advance_stage(self) -> None:
         match self.stage:
@@ -467,18 +610,18 @@ class Engine:
         """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
-        if any(isinstance(effect, do.Say) for effect in self._effects):
-            self._allowance.said(self._now)
-        told = self._workers.told
-        self._effects += self._allowance.advance(told is None or len(told.members) == 1, self._lease)
+        self._effects += self._allowance.advance(self._election.touch.until, self._lease)
 
     def _wait(self) -> None:
         leader = self._leader()
         if leader is not None and leader.node != self._config.node and not self._standing.is_placed:
             self._news.warm_up(self._now)
-        if self.record is None and self._store_empty and self._lease.sure(self._now):
+        founds = self._search.founds or (self._store_empty and self._lease.sure(self._now))
+        if self.record is None and founds:
             self._effects += self._election.propose(transitions.found(self._standing.member(), self._config.job))
-        if self._stages.is_over(self._now):
+        if self._is_lost() and self._now >= self._searches_until:
+            self._stages.leave(Result(Outcome.STORE_LOST, self._search.failure(self._config.search_s)), self._now)
+        elif self._stages.is_over(self._now):
             job = self._config.job
             text = (
                 f"fewer than {job.min_nodes} nodes joined within {self._config.join_timeout_s:g} s: start more of "
@@ -499,15 +642,8 @@ class Engine:
         record = self.record
         alone = record is None or record.phase is Phase.CLOSED or self._leader() is None
         asked = self._standing.intent is NodeIntent.FAILED and not self._stages.is_over(self._now)
-        if self._hurry or alone or not (asked or self._hosts_store):
+        if self._hurry or alone or not asked:
             self._end(self._stages.result)
-        elif not asked and not self._lingers:
-            self._lingers = True
-            self._effects.note(
-                "this agent hosts the store: it stays for the other nodes until they are done; "
-                "another signal ends it, and the job with it",
-                warning=True,
-            )
 
     # --- its report and its leader
 

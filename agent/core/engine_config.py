@@ -23,6 +23,8 @@ class EngineConfig:
     named_store: Address | None = None
     """Where the user wants the workers of the first world to meet. An empty host, or port 0, is filled in by the agent
     that seals the world; with `job.named_store` both are given."""
+    endpoints: tuple[Address, ...] = ()
+    """Where the agents find their job and keep its record themselves. Without any a store keeps it."""
     beat_interval_s: float = 1.0
     beat_tolerance_s: float = 5.0
     join_timeout_s: float = 600.0
@@ -34,4 +36,4 @@ class EngineConfig:
     """For workers that set no limits of their own."""
     exit_barrier_s: float = 300.0
     close_timeout_s: float = 30.0
-    store_timeout_s: float = 60.0  # a store that has not answered for this long is lost
+    search_s: float = 60.0  # how long to look for the job

@@ -43,6 +43,8 @@ class LocalWorkers:
         self._rewinding = False  # the workers that were stopped will return to their places
         self.told: Round | None = None
         """The last world that the workers were told of."""
+        self.number = 0
+        """The highest number of a world that any of them was told, inside or outside of it."""
         self.incomplete = False
         """A worker has ended before it entered this world: the others wait for it in vain."""
         self.unbuilt = False
@@ -168,6 +170,7 @@ class LocalWorkers:
         if fresh:
             effects.append(Spawn(tuple(fresh), restarts_left))
         self.told = world
+        self.number = max(self.number, world.number)
         return effects
 
     def stay_behind(self) -> None:
@@ -183,6 +186,7 @@ class LocalWorkers:
             if slot.state is State.ABSENT:
                 slot.start_outside(places[slot.worker], now)
                 fresh.append(slot.tell(WorkerState.PAUSED, None, expected.number))
+                self.number = max(self.number, expected.number)
         return [Spawn(tuple(fresh), restarts_left)] if fresh else []
 
     def hold(self, local_rank: int, step: int | None) -> list[Effect]:

@@ -84,7 +84,7 @@ class Stages:
         """When this stage ends by itself; None: never."""
         config, record = self._config, self._standing.record
         match self.stage:
-            case Stage.WAITING if record is None or record.phase is Phase.OPEN:
+            case Stage.WAITING if record is None or record.phase is Phase.OPEN or self._standing.cut_off:
                 return self.open_since + config.join_timeout_s
             case Stage.RESTARTING if not self._workers.living():
                 return self._verdict_at()

@@ -50,6 +50,8 @@ class Standing:
         """Why the job is to end: the cause of NodeIntent.FAILED."""
         self.broken_round = 0
         """The last world that one of its workers found broken; 0: none."""
+        self.cut_off = False
+        """Whether too few members of the record are in touch to agree on the next one."""
         self.departure: Departure | None = None
         """Set once it was told to leave, while it works until the others can go on without it."""
         self.said: Report | None = None
@@ -117,6 +119,7 @@ class Standing:
         report = Report(
             member=own,
             intent=self.intent,
+            lineage=self.record.lineage if self.record is not None else "",
             done=done,
             broken_round=self.broken_round,
             reason=self.reason,
@@ -129,6 +132,7 @@ class Standing:
             leaving=self.departure is not None,
             never_came=0 if self._answers.restarts_all else workers.never_came,
             asks=workers.has_asked(),
+            told=workers.number,
             yields=self._yields(own, done),
             barrier_answer=self._barrier.answer(),
             barrier_request=leadership.barrier_request,

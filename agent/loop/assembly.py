@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.links.links import Links
 from softrun.agent.loop.driver import Driver
-from softrun.agent.loop.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue, SignalsToQueue
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.observations import Observation
@@ -43,9 +43,19 @@ def run_agent(
     selector = selectors.DefaultSelector()
     observations = ObservationQueue(selector)
     with _threads_in_turns(), SignalsToQueue(signals, observations):
-        links = Links(selector, backend.job, config.node, config.host, observations.put)
-        store = StoreThreads(backend.open, observations.put_threadsafe)
-        worker_stores = WorkerStores(observations.put_threadsafe)
+        links = Links(
+            selector,
+            job=backend.job,
+            node=config.node,
+            host=config.host,
+            observe=observations.put,
+            secret=backend.secret,
+            bind=backend.bind,
+            listens=backend.listens,
+        )
+        store = StoreThreads(backend.open, observations.put_threadsafe) if backend.open is not None else None
+        relay = links.relay_to if backend.named_store is not None else None
+        worker_stores = WorkerStores(observations.put_threadsafe, backend.bind, relay)
         supervisor = supervised(selector, observations.put, observations.put_threadsafe)
         engine = Engine(replace(config, port=links.port), policy, time.monotonic())
         driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor)
@@ -53,7 +63,8 @@ def run_agent(
             return driver.run(), supervisor
         finally:
             links.close()
-            store.close()
+            if store is not None:
+                store.close()
             worker_stores.close_all()
             supervisor.close()
             observations.close()

@@ -13,14 +13,18 @@ import time
 from collections.abc import Callable
 
 from softrun.agent.core.engine import Engine
-from softrun.agent.loop.links import Links
+from softrun.agent.links.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect, Result
 from softrun.agent.protocol.observations import Tick
+from softrun.agent.protocol.printable import printable
 from softrun.agent.store.base import StoreThreads
 from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
+
+NOTE_CHARACTERS = 2000  # of a line for the log; a part of it may come from other nodes
+LONGEST_SLEEP_S = 3600.0  # epoll takes no more than some weeks
 
 logger = logging.getLogger("softrun")
 
@@ -33,7 +37,7 @@ class Driver:
         engine: Engine,
         selector: selectors.BaseSelector,
         observations: ObservationQueue,
-        store: StoreThreads,
+        store: StoreThreads | None,
         links: Links,
         worker_stores: WorkerStores,
         supervisor: Supervisor,
@@ -50,7 +54,10 @@ class Driver:
 
     def run(self) -> Result:
         """Run until the engine ends. No worker is alive then."""
-        self._store.start()
+        if self._store is not None:
+            self._store.start()
+        else:
+            self._observations.put(Tick())
         while True:
             while (observation := self._observations.take()) is not None:
                 for effect in self._engine.observe(observation, self._clock()):
@@ -58,13 +65,20 @@ class Driver:
                         return effect.result
                     self._carry_out(effect)
             deadline = self._engine.deadline()
-            timeout = None if deadline is None else max(0.0, deadline - self._clock())
+            wanted = [at for at in (deadline, self._links.deadline()) if at is not None]
+            timeout = min(max(0.0, min(wanted) - self._clock()), LONGEST_SLEEP_S) if wanted else None
             for key, mask in self._selector.select(timeout):
                 key.data(mask)
             self._links.sweep()
             self._supervisor.listen()
             if deadline is not None and self._clock() >= deadline:
                 self._observations.put(Tick())
+
+    @property
+    def _stored(self) -> StoreThreads:
+        if self._store is None:
+            raise AssertionError("asked of a store that this job does not have")
+        return self._store
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -85,24 +99,23 @@ class Driver:
             case do.Allow(hold_at, leave_at):
                 self._supervisor.allow(hold_at, leave_at)
             case do.Propose(round_):
-                self._store.propose(round_)
-            case do.BeatAsLeader():
-                self._store.beat()
-            case do.ReadLeaderBeat():
-                self._store.read_beats()
+                self._stored.propose(round_)
             case do.RenewLease():
-                self._store.renew()
+                self._stored.renew()
             case do.OpenWorkerStore():
                 self._worker_stores.open()
             case do.CloseWorkerStore(port):
                 self._worker_stores.close(port)
             case do.Dial(member):
                 self._links.dial(member)
+            case do.Seek():
+                self._links.seek(effect)
             case do.HangUp(node):
                 self._links.hang_up(node)
             case do.Say(node, message):
                 self._links.say(node, message)
             case do.Note(text, warning, detail):
-                logger.log(logging.WARNING if warning else logging.DEBUG if detail else logging.INFO, text)
+                level = logging.WARNING if warning else logging.DEBUG if detail else logging.INFO
+                logger.log(level, "%s", printable(text, NOTE_CHARACTERS))
             case do.End():
                 raise AssertionError("End is not an effect to carry out")

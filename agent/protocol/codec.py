@@ -15,9 +15,27 @@ from functools import lru_cache
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from softrun.agent.errors import ProtocolError
-from softrun.agent.protocol.model import Member, Message, Round, Worker
+from softrun.agent.protocol.checks import check_message, check_round
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Beat,
+    Decided,
+    Hello,
+    JobSettings,
+    Member,
+    Message,
+    Phase,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Report,
+    Round,
+    Worker,
+)
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
@@ -25,11 +43,35 @@ _Place = tuple[str, str, int, int, NonNegativeInt]
 _Written = tuple[int, Round, list[_Kind], list[_Place]]
 
 _ROUND: TypeAdapter[_Written] = TypeAdapter(_Written)
-_MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+_NAMES: dict[type, bytes] = {
+    Report: b"report",
+    Hello: b"hello",
+    Beat: b"beat",
+    Record: b"record",
+    Prepare: b"prepare",
+    Promise: b"promise",
+    Accept: b"accept",
+    Accepted: b"accepted",
+    Refused: b"refused",
+    Decided: b"decided",
+}
+_ADAPTERS: dict[bytes, TypeAdapter[Message]] = {
+    name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in (Accept, Promise, Record)
+}
+_CARRIES: dict[bytes, TypeAdapter[tuple[Accept | Promise | Record, _Written | None]]] = {
+    _NAMES[kind]: TypeAdapter(tuple[kind, _Written | None])  # type: ignore[valid-type]
+    for kind in (Accept, Promise, Record)
+}
+"""The messages that carry a record, which is written apart from the rest."""
+_NO_ROUND = Round(0, 0, Phase.OPEN, (), JobSettings(1, 1, "", ""))
 
 
 def encode_round(round_: Round) -> bytes:
     """Return the record as the store holds it."""
+    return _ROUND.dump_json(_written(round_))
+
+
+def _written(round_: Round) -> _Written:
     kinds: dict[tuple[int, str, tuple[Worker, ...], int], int] = {}
     places = [
         (
@@ -45,18 +87,25 @@ def encode_round(round_: Round) -> bytes:
         (incarnation, role, tuple((w.local_rank, w.incarnation) for w in workers), lease_number)
         for incarnation, role, workers, lease_number in kinds
     ]
-    return _ROUND.dump_json((PROTOCOL_VERSION, replace(round_, members=()), written, places))
+    return PROTOCOL_VERSION, replace(round_, members=()), written, places
 
 
 def decode_round(data: bytes) -> Round:
     """Read a record from the store. Raises ProtocolError for anything that this release did not write."""
     try:
-        version, round_, written, places = _ROUND.validate_json(data)
+        written = _ROUND.validate_json(data)
     except ValidationError as error:
         raise ProtocolError(
             f"the job's record cannot be read ({error.error_count()} faults in {data[:80]!r}): "
             "start every agent of the job with the same release of softrun"
         ) from error
+    round_ = _read(written)
+    check_round(round_)
+    return round_
+
+
+def _read(record: _Written) -> Round:
+    version, round_, written, places = record
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
             f"the job's record has protocol version {version}, this release speaks {PROTOCOL_VERSION}: "
@@ -81,13 +130,41 @@ def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
 
 
 def encode_message(message: Message) -> bytes:
-    """Return a message as it goes over a link, without the newline that ends it there."""
-    return _MESSAGE.dump_json(message)
+    """Return a message as it goes over a link, without the newline that ends it there: its kind, a space, JSON."""
+    kind = type(message)
+    name = _NAMES[kind]
+    match message:
+        case Accept() | Record():
+            body = _CARRIES[name].dump_json((replace(message, round=_NO_ROUND), _written(message.round)))
+        case Promise(accepted=Round() as accepted):
+            body = _CARRIES[name].dump_json((replace(message, accepted=None), _written(accepted)))
+        case Promise():
+            body = _CARRIES[name].dump_json((message, None))
+        case _:
+            body = _ADAPTERS[name].dump_json(message)
+    return name + b" " + body
 
 
 def decode_message(data: bytes) -> Message:
-    """Read one line from a link. Raises ProtocolError if it is not a message."""
+    """Read one line from a link. Raises ProtocolError if it is not a message, or cannot mean anything."""
+    message = _read_message(data)
+    check_message(message)
+    return message
+
+
+def _read_message(data: bytes) -> Message:
+    name, _, body = data.partition(b" ")
     try:
-        return _MESSAGE.validate_json(data)
+        if name in _CARRIES:
+            message, written = _CARRIES[name].validate_json(body)
+            round_ = _read(written) if written is not None else None
+            if isinstance(message, Promise):
+                return replace(message, accepted=round_)
+            if round_ is None:
+                raise ProtocolError("a message on a link cannot be read: it lacks its record")
+            return replace(message, round=round_)
+        if name not in _ADAPTERS:
+            raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}")
+        return _ADAPTERS[name].validate_json(body)
     except ValidationError as error:
         raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}") from error

@@ -5,25 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from softrun.agent.protocol.model import Member, Message, Round
+from softrun.agent.protocol.model import Address, Member, Message, Round
 from softrun.runtime.events import WorkerFault, WorkerInfo, WorkerState, WorldChangeEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Compare-and-swap the record from `round.version - 1`. RecordSeen follows with the record as it then stands."""
+    """Compare-and-swap the record in the store from `round.version - 1`. RecordSeen follows with what stands then."""
 
     round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class BeatAsLeader:
-    """Raise the leader's count in the store, for newcomers that cannot reach the leader. LeaderBeatSeen follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLeaderBeat:
-    """Read the leader's count in the store. LeaderBeatSeen follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +41,18 @@ class Dial:
     """Connect to the agent of this member. LinkUp or LinkDown follows."""
 
     member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Look for the job at `endpoint`. Listening, Found or NotFound follows, within `give_up_s` seconds.
+
+    `listens`: listen there if the address is this machine's and nobody has it.
+    """
+
+    endpoint: Address
+    give_up_s: float
+    listens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +224,11 @@ class End:
 
 Effect = (
     Propose
-    | BeatAsLeader
-    | ReadLeaderBeat
     | RenewLease
     | OpenWorkerStore
     | CloseWorkerStore
     | Dial
+    | Seek
     | HangUp
     | Say
     | Tell

@@ -76,6 +76,7 @@ class Report:
 
     member: Member
     intent: NodeIntent
+    lineage: str = ""  # of the record that it knows; a newcomer joins only that job
     done: tuple[int, ...] = ()  # local ranks of workers that exited 0: never part of a later world
     broken_round: int = 0  # the last world that one of its workers found broken; 0: none
     reason: str = ""  # of FAILED: why the job is to end
@@ -85,9 +86,11 @@ class Report:
     through: int = 0  # the last world in which its workers worked, if one has ended with its work done; else 0
     stuck: bool = False  # one of its workers does not leave a world that the others have left, and may come back
     since: int = 0  # the first world from which on one of its living workers has been in every world; 0: none has
+    ends: bool = False  # its agent ends now, and has no say in the next record any more
     leaving: bool = False  # it wants to leave, and works until the others can do without it
     never_came: int = 0  # the last world in which a worker exited 0 without ever asking for a world; 0: none
     asks: bool = False  # its workers ask for their worlds; a change of this field only is not sent
+    told: int = 0  # the last world that its workers were told of; likewise
     yields: int = 0  # the version of the record whose next world it cannot be in, so others lead first; 0: none
     barrier_answer: BarrierAnswer | None = None  # after which steps its workers wait, at the leader's request
     # Only a leader sets these:
@@ -96,26 +99,7 @@ class Report:
     expels_leavers: bool = False  # nodes that leave must not wait for the others
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """Proof of life, sent when there is nothing else to say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A report that asks for one in return.
-
-    It is the first on a link that was dialled, and the answer to a beat from a node whose report is missing or may be
-    out of date.
-    """
-
-    report: Report
-
-
-Message = Report | Hello | Beat
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Address:
     """Where a listener is. `host` is a name or an address that the other nodes can reach."""
 
@@ -132,6 +116,7 @@ class JobSettings:
     restart_policy: str
     worker_failure: str
     named_store: bool = False  # the workers of the first world meet at the address that the user has named
+    tolerance_s: float = 0.0  # how long the agents wait for a silent one, if they keep the record themselves
 
 
 class Phase(Enum):
@@ -140,11 +125,12 @@ class Phase(Enum):
     OPEN = "OPEN"  # too few members for a world; those that have workers keep them paused
     SEALED = "SEALED"  # a world
     CLOSED = "CLOSED"  # the job is over
+    GIVEN_UP = "GIVEN_UP"  # the job was founded twice, and its nodes join the other one
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The record that all agents share. It changes only by compare-and-swap, from `version` to `version + 1`."""
+    """The record that all agents share. It changes only by agreement, from `version` to `version + 1`."""
 
     version: int
     number: int  # of the world that was sealed last; 0 before the first
@@ -158,7 +144,129 @@ class Round:
     fault: WorkerFault | None = None  # what ended the world before this one, if a fault did
     leave_after: int = 0  # the step after which all leave the world before this one; 0: at once
     stepless: int = 0  # how many worlds in a row, before this one, ended before any worker had completed a step
+    lineage: str = ""  # the node that founded the job; two founders may not know of each other
+    heir: Address | None = None  # if GIVEN_UP: of an agent of the job that this one becomes part of
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other follows it."""
+        return self.phase in (Phase.CLOSED, Phase.GIVEN_UP)
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """Return this incarnation of the node if it is a member of this round, else None."""
         return next((m for m in self.members if m.node == node and m.incarnation == incarnation), None)
+
+
+def lineage(founder: str, version: int) -> str:
+    """Return the name of the lineage of records that `founder` begins with this version."""
+    return f"{founder}@{version}"
+
+
+def first_version(lineage: str) -> int:
+    """Return the version with which a lineage begins; 0 for a name that no agent has given one."""
+    _, _, version = lineage.rpartition("@")
+    return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
+
+
+# --- messages between agents
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Proof of life, and a lease: its receiver was not left behind.
+
+    `at` is the sender's clock, and means nothing to the receiver, which returns it as `echo` (0: it has heard no beat).
+    The sender will not take the receiver for dead, and if it leads nobody else will, until `grant_s` seconds after the
+    receiver sent the beat that is echoed.
+    """
+
+    at: float = 0.0
+    echo: float = 0.0
+    grant_s: float = 0.0
+    leads: bool = False
+    asks: bool = False  # for a beat in return
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A report that asks for one in return, and for the record if the sender's is older or of another founder.
+
+    It is the first on a link that was dialled, and the answer to a beat from a node whose report is missing or may be
+    out of date.
+    """
+
+    report: Report
+    version: int = 0  # of the newest record that the sender knows; 0: none
+    lineage: str = ""  # of that record
+
+
+Ballot = tuple[int, str]
+"""The number of an attempt to change the record, and the node that makes it. The higher one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Asks a member to accept nothing from lower ballots any more, as version `version` of the record."""
+
+    version: int
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Answers Prepare: nothing from lower ballots will be accepted. `accepted` is what was accepted last, if anything,
+    in ballot `accepted_in`."""
+
+    version: int
+    ballot: Ballot
+    accepted_in: Ballot | None = None
+    accepted: Round | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Asks a member to accept this as the next record. A node that is not a member keeps it until Decided."""
+
+    ballot: Ballot
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Answers Accept."""
+
+    version: int
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answers Prepare or Accept: a higher ballot was promised."""
+
+    version: int
+    promised: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was to be accepted in this ballot is the record now."""
+
+    version: int
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The newest record that the sender knows, to a node that may not know it.
+
+    `stands`: the sender is sure that it is the newest, or follows an agent that leads by it.
+    """
+
+    round: Round
+    stands: bool = False
+
+
+Agreement = Prepare | Promise | Accept | Accepted | Refused | Decided
+"""The messages by which the members agree on the next record (`softrun.agent.consensus.replica`)."""
+
+Message = Report | Hello | Beat | Record | Agreement

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softrun.agent.protocol.model import Message, Round
+from softrun.agent.protocol.model import Address, Message, Round
 from softrun.runtime.events import WorkerStatus
-
-
-@dataclass(frozen=True, slots=True)
-class StoreReady:
-    """The store answers. `hosted`: it runs inside this agent and ends with it."""
-
-    hosted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +13,6 @@ class RecordSeen:
     """The record in the store, or None if there is none yet: at the start, at every change, and after Propose."""
 
     round: Round | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderBeatSeen:
-    """The count of the leader's beats in the store, in answer to ReadLeaderBeat and BeatAsLeader."""
-
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +58,33 @@ class LinkDown:
 
     node: str
     gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """This agent listens at `endpoint` now, in answer to Seek: the address is this machine's, and nobody had it."""
+
+    endpoint: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An agent of this job listens at `endpoint`, in answer to Seek, and there is a link to it that takes messages."""
+
+    endpoint: Address
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """No agent of this job answers at `endpoint`, in answer to Seek.
+
+    `stranger`: what else has the port, if anything. `refused`: the host answers, and nothing listens there.
+    """
+
+    endpoint: Address
+    stranger: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +166,15 @@ class Tick:
 
 
 Observation = (
-    StoreReady
-    | RecordSeen
-    | LeaderBeatSeen
+    RecordSeen
     | LeaseRenewed
     | LeasesExpired
     | StoreLost
     | LinkUp
     | LinkDown
+    | Listening
+    | Found
+    | NotFound
     | Heard
     | WorkerStoreOpened
     | WorkerExited

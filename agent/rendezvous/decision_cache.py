@@ -36,8 +36,8 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         return True
     if missed:
         return False
-    if before is None:
-        plain = Report(report.member, NodeIntent.READY, sequence=report.sequence)
+    if before is None or before.lineage != report.lineage:
+        plain = Report(report.member, NodeIntent.READY, report.lineage, sequence=report.sequence, told=report.told)
         return report == plain and heard < decision.crowd
     others_owe = decision.unanswered not in ("", report.member.node)
     same = replace(
@@ -49,6 +49,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         release_version=report.release_version,
         expels_leavers=report.expels_leavers,
         asks=report.asks,
+        told=report.told,  # only the number of the next world
         never_came=report.never_came,
     )
     if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:

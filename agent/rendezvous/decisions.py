@@ -85,7 +85,7 @@ def decide(
     next world. `timers` is updated. `now` is the engine's, in seconds. Nothing is sealed until every member has been
     heard or is dead: a leader that has just begun cannot know who died before.
     """
-    if round_.phase is Phase.CLOSED:
+    if round_.is_last:
         return Decision("the job is over")
     case = _Case(round_, reports, dead, store, timeouts, timers, now)
     return next(decision for phase in _PHASES if (decision := phase(case)) is not None)
@@ -159,7 +159,8 @@ class _Case:
         return _fault(self.round, self.reports)
 
     def seal(self, fault: WorkerFault | None = None) -> Round:
-        return transitions.seal(self.round, self.world, self.store, self.lost, fault)
+        told = max((self.reports[m.node].told for m in self.world), default=0)
+        return transitions.seal(self.round, self.world, self.store, self.lost, fault, after=told)
 
     def fall_short(self) -> Round:
         return transitions.fall_short(self.round, self.stay, self.lost)
@@ -331,7 +332,7 @@ def _after_last_call(case: _Case) -> Decision:
     if case.now >= due:
         return Decision(
             f"{count(len(case.world), 'node')} after the last call",
-            transitions.seal(case.round, case.world, case.store, ()),
+            case.seal(),
         )
     return Decision(f"{count(len(case.world), 'node')}, last call", again_at=due, crowd=case.round.settings.max_nodes)
 
@@ -363,6 +364,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
         if report.intent is NodeIntent.READY
+        and report.lineage == round_.lineage
         and not report.leaving
         and report.member.life not in placed
         and node not in dead

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from softrun.agent.consensus.touch import Touch
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Report, Round
+from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Record, Report, Round
 from softrun.agent.rendezvous import member_status, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
@@ -24,13 +25,26 @@ from softrun.agent.rendezvous.member_status import MemberStatus
 
 
 class Election:
-    """Which agent this one follows, and what it does while it leads. Times are the engine's, in seconds."""
+    """Which agent this one follows, and what it does while it leads. Times are the engine's, in seconds.
 
-    def __init__(self, node: str, interval_s: float, tolerance_s: float, timeouts: LeaderTimeouts, now: float) -> None:
+    `agrees`: the agents keep the record, so its members must agree on the next one, whatever has become of them.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        interval_s: float,
+        tolerance_s: float,
+        timeouts: LeaderTimeouts,
+        now: float,
+        agrees: bool = False,
+    ) -> None:
         self._node = node
+        self._agrees = agrees
         self._interval_s = interval_s
-        self._tolerance_s = tolerance_s
         self._now = now
+        self._record: Round | None = None
+        self.touch = Touch(node, tolerance_s)
         self._liveness = Liveness(interval_s, tolerance_s, now)
         self.leadership = Leader(node, self._liveness, timeouts, interval_s)
         self._following: str | None = None
@@ -38,8 +52,8 @@ class Election:
         self._redial_at: float | None = None
         self._said: Report | None = None
         self._beat_at = now
-        # The leader's count in the store, and when that count was read first and last.
-        self._leader_beat: tuple[int, float, float] | None = None
+        # Nodes to which this agent has a link although it does not follow them, and whether they have answered on it.
+        self._found: dict[str, bool] = {}
 
     # --- what is seen
 
@@ -50,6 +64,8 @@ class Election:
 
     def adopt(self, round_: Round) -> list[Effect]:
         """Take in the new record. Returns the effects that close worker stores that no world needs."""
+        self._record = round_
+        self.touch.join(tuple(m.node for m in round_.members))
         if not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
@@ -57,13 +73,15 @@ class Election:
         for member in round_.members:
             if member.lease_number:
                 self._liveness.holds(member.node, member.lease_number)
-        self._leader_beat = None  # some agent wrote this record: whether it still lives is a new question
         return self.leadership.adopt(round_)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         """Take in a message from `node`. `own` is this agent's last report; returns what to answer."""
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
+        self.touch.meet(node)
+        if node in self._found:
+            self._found[node] = True
         if returned:
             self.leadership.heard_again(node)
         report = message.report if isinstance(message, Hello) else message
@@ -72,30 +90,98 @@ class Election:
             self.leadership.hear(report)
         if isinstance(message, Hello):
             return [do.Say(node, own)]
-        if isinstance(message, Beat) and (returned or node not in self.leadership.reports):
-            return [do.Say(node, Hello(own))]  # its last report may no longer hold, or be forgotten here
+        if isinstance(message, Beat):
+            return self._beaten(node, message, own, returned)
         return []
+
+    def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
+        first = self.touch.heard(node, beat, self._now)
+        effects: list[Effect] = []
+        if first and node == self._following:
+            effects.append(self._next_beat(node, asks=True))  # with an echo, which gives the leader its lease
+        if self.leadership.leading:
+            effects += self._lead_on()
+        if beat.asks:
+            effects.append(self._next_beat(node))
+        if returned or node not in self.leadership.reports:
+            effects.append(do.Say(node, self._hello(own)))  # its last report may no longer hold, or be forgotten here
+        return effects
+
+    def _lead_on(self) -> list[Effect]:
+        """Renew this leader's lease. If it stands again, all that follow get theirs at once."""
+        if not self.touch.lead(self._liveness.gone, self._now):
+            return []
+        return [self._next_beat(node) for node in self.leadership.reports if node != self._node]
+
+    def _next_beat(self, node: str, asks: bool = False) -> do.Say:
+        leads, follows = self.leadership.leading, node == self._following
+        return do.Say(node, self.touch.beat(node, self._now, leads=leads, follows=follows, asks=asks))
+
+    def _hello(self, own: Report) -> Hello:
+        record = self._record
+        return Hello(own, record.version, record.lineage) if record is not None else Hello(own)
 
     def link_up(self, node: str, own: Report) -> list[Effect]:
         """Note that the link dialled to `node` is up. Returns the first report on it."""
         if node != self._following:
             return []
-        self._link_up, self._redial_at, self._leader_beat = True, None, None
-        return [do.Say(node, Hello(own))]
+        self._liveness.heard(node, self._now)  # its agent has answered
+        self._link_up, self._redial_at = True, None
+        return [do.Say(node, self._hello(own)), self._next_beat(node, asks=True)]
+
+    def found(self, node: str, own: Report) -> list[Effect]:
+        """Note a link to a node that this agent does not follow. Returns the first message on it."""
+        if node in (self._node, self._following):
+            return []
+        self._found[node] = False
+        if self.leadership.leading and self._record is not None:
+            return [do.Say(node, Record(self._record, stands=self._now < self.touch.until))]
+        return [do.Say(node, self._hello(own))]
+
+    def ask(self, node: str, own: Report) -> list[Effect]:
+        """Return the effect that asks `node` for the record that it knows."""
+        return [do.Say(node, self._hello(own))]
+
+    def greeted(self, node: str) -> list[Effect]:
+        """Note that `node` said hello, so it has dialled. Returns the effect that closes a link made to find it."""
+        if not self.leadership.leading or node not in self._found:
+            return []
+        del self._found[node]
+        return [do.HangUp(node)]
 
     def link_down(self, node: str, gone: bool) -> None:
         """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
+        self._found.pop(node, None)
+        self.touch.forget(node)
         if gone:
-            self._liveness.mark_gone(node)
-            self.leadership.mark_gone(node)
+            self._mark_gone(node)
         self.leadership.lose_touch(node)
         if node == self._following:
             self._link_up = False
             self._redial_at = self._now + self._interval_s / 4
 
-    def heeds(self, node: str) -> bool:
-        """Return whether `node` is the leader that this agent follows. If it follows none, any node will do."""
-        return self._following in (None, node)
+    def _mark_gone(self, node: str) -> None:
+        self.touch.part(node, self._now)
+        self._liveness.mark_gone(node)
+        self.leadership.mark_gone(node)
+
+    def gone(self, node: str) -> bool:
+        """Return whether the process of `node` has certainly ended."""
+        return self._liveness.gone(node)
+
+    def silent(self, node: str) -> bool:
+        """Return whether `node` was expected to speak and has not for the tolerance."""
+        return self._liveness.dead(node, self._now)
+
+    def in_touch(self, node: str) -> bool:
+        """Return whether there is a link with `node`."""
+        if node in self._found or (node == self._following and self._link_up):
+            return True
+        return self.leadership.leading and self.leadership.in_touch(node) and not self.silent(node)
+
+    def hears_leader(self) -> bool:
+        """Return whether this agent follows a leader, and its link to it is up."""
+        return self._following is not None and self._link_up
 
     def judge_by_leases(self) -> None:
         """Judge silence by leases from now on: the store has them, so silence alone proves nothing."""
@@ -108,16 +194,6 @@ class Election:
             if self._liveness.gone(node):
                 self.leadership.mark_gone(node)
 
-    def leader_beats(self, count: int, record: Round | None, own: Report) -> None:
-        """Take in the leader's count of beats, as the store has it now."""
-        if self._leader_beat is not None and count == self._leader_beat[0]:
-            self._leader_beat = (count, self._leader_beat[1], self._now)
-            return
-        self._leader_beat = (count, self._now, self._now)
-        if record is not None and self.leader(record, own) is None:
-            # A member that this agent took for dead leads: try to reach the members once more.
-            self._liveness.forgive_silence()
-
     # --- who leads
 
     def leader(self, record: Round | None, own: Report) -> Member | None:
@@ -125,11 +201,12 @@ class Election:
 
         It is the first member that lives, as far as this agent knows, has not withdrawn and can be in the next world:
         its agent will host the store of that world, and nobody would notice the loss of one that is not a member.
-        Members that are leaving come after these, and those that have finished last.
+        Members that are leaving come after these, then those that have finished. If the agents keep the record the last
+        are those that have withdrawn: their agents still have a say in what is the next record.
         """
-        if record is None or record.phase is Phase.CLOSED:
+        if record is None or record.is_last:
             return None
-        leaving = finished = None
+        leaving = finished = withdrawn = None
         for member in record.members:
             match self._status_of(member, own):
                 case MemberStatus.UNHEARD:
@@ -141,9 +218,11 @@ class Election:
                     leaving = leaving or member
                 case MemberStatus.DONE if finished is None and not self._liveness.dead(member.node, self._now):
                     finished = member
+                case MemberStatus.WITHDRAWN if withdrawn is None and not self._liveness.dead(member.node, self._now):
+                    withdrawn = member
                 case _:
                     pass
-        return leaving or finished
+        return leaving or finished or (withdrawn if self._agrees else None)
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
@@ -158,24 +237,31 @@ class Election:
         """Return when `advance` must be called without any news; None entries are no deadlines."""
         return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
 
-    def advance(self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True) -> list[Effect]:
+    def advance(
+        self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True, founds: bool = True
+    ) -> list[Effect]:
         """Return the effects of what was seen: report, follow or lead, take over, beat.
 
-        `seeks`: this agent has no world, and would take over. `may_propose`: nobody can take it for dead; else a record
-        could name a member whose death is known already.
+        `seeks`: this agent has no world, and would take over, if it `founds` even from members that are gone.
+        `may_propose`: nobody can take it for dead; else a record could name a member whose death is known already.
         """
         effects = self.tell(own)
         leader = self.leader(record, own)
-        effects += self._follow(leader)
+        effects += self._follow(leader, own)
         if not may_propose:
             self.leadership.stand_down()
         elif record is not None and leader is not None and leader.node == self._node:
             effects += self.leadership.lead(record, self._now)
+            if seeks and self._agrees and self._abandoned(record, own):
+                effects += self._take_over(record, own, founds=True)
+            if self.touch.until <= self._now:
+                effects += self._lead_on()
         else:
             self.leadership.stand_down()
-            if record is not None and record.phase is not Phase.CLOSED and seeks:
-                effects += self._take_over(record, leader, own)
-        return effects + self._beat(reads=record is not None and seeks)
+            over = record is not None and record.phase is Phase.CLOSED
+            if record is not None and not over and seeks and self._may_begin(record, leader, own):
+                effects += self._take_over(record, own, founds)
+        return effects + self._beat()
 
     def leaders_report(self, record: Round | None, own: Report) -> Report | None:
         """Return the last report of the leader, `own` if this agent leads, or None if it hears no leader."""
@@ -189,9 +275,8 @@ class Election:
         return self.leadership.propose(round_, self._now)
 
     def take_leave(self, own: Report) -> list[Effect]:
-        """Return the last effects of this agent: its last report, and the end of its link to the leader."""
-        effects = self.tell(own)
-        return [*effects, do.HangUp(self._following)] if self._following is not None else effects
+        """Return the last effects of this agent: its last report."""
+        return self.tell(replace(own, ends=True, sequence=own.sequence + 1))
 
     def tell(self, own: Report) -> list[Effect]:
         """Return the effects that send `own` to the leader and the followers, if it is news to them."""
@@ -199,35 +284,57 @@ class Election:
             return []
         before, self._said = self._said, own
         self.leadership.hear(own)
-        if before is not None and own == replace(before, asks=own.asks, sequence=own.sequence):
+        if before is not None and own == replace(before, asks=own.asks, told=own.told, sequence=own.sequence):
             return []
         to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
         return [*to_leader, do.Say(None, own)]
 
-    def _follow(self, leader: Member | None) -> list[Effect]:
+    def _follow(self, leader: Member | None, own: Report) -> list[Effect]:
         target = leader if leader is not None and leader.node != self._node else None
+        effects = self._hang_up_found(target) if self._record is not None else []
         if (target.node if target is not None else None) != self._following:
-            effects: list[Effect] = [do.HangUp(self._following)] if self._following is not None else []
+            effects += [do.HangUp(self._following)] if self._following is not None else []
             self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
             self._liveness.stop_watching(self._now)
             if target is not None:
                 self._liveness.watch(target.node, self._now)
-                effects.append(do.Dial(target))
+                if target.node in self._found:
+                    del self._found[target.node]
+                    effects += self.link_up(target.node, own)
+                else:
+                    effects.append(do.Dial(target))
             return effects
         if target is not None and self._redial_at is not None and self._now >= self._redial_at:
             self._redial_at = None
-            return [do.Dial(target)]
-        return []
+            effects.append(do.Dial(target))
+        return effects
 
-    def _take_over(self, record: Round, leader: Member | None, own: Report) -> list[Effect]:
+    def _hang_up_found(self, target: Member | None) -> list[Effect]:
+        """Close the links to nodes that report to this agent by now, or are not needed to find another."""
+        if not self._found or not (target is not None or self.leadership.leading):
+            return []
+        kept = target.node if target is not None else ""
+        over = sorted(node for node, answered in self._found.items() if answered and node != kept)
+        for node in over:
+            del self._found[node]
+        return [do.HangUp(node) for node in over]
+
+    def _may_begin(self, record: Round, leader: Member | None, own: Report) -> bool:
+        """Whether this agent may begin anew, beside the members of the record."""
+        if self._agrees:
+            # One that has tried all members in turn is as free to begin as one that has never heard of them.
+            return leader is None or all(self._liveness.gone(m.node) for m in record.members)
         # A newcomer need not try one dead member after another.
         stranger = record.member(*own.member.life) is None and not self._link_up
-        if not (leader is None or stranger) or not self._abandoned(record, own):
-            return []
+        return (leader is None or stranger) and self._abandoned(record, own)
+
+    def _take_over(self, record: Round, own: Report, founds: bool) -> list[Effect]:
         statuses = {m.node: self._status_of(m, own) for m in record.members}
         if record.finishing or MemberStatus.DONE in statuses.values():
             # "Finished work is never run again": if the nodes that had begun to finish are gone, the job is over.
             return self.propose(transitions.close(record, ""))
+        if not founds:
+            return []
         silent = sorted(
             node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
         )
@@ -237,24 +344,15 @@ class Election:
         """Return whether it is certain that no member of the record can lead.
 
         A newcomer that cannot reach the members may itself be at fault, so its links prove nothing unless they were up
-        before. Otherwise the leases of the members must have expired; in a store without leases the leader's count must
-        have stood still for twice the tolerance, as far as the store answered.
+        before, or were refused.
         """
         certain = (MemberStatus.WITHDRAWN, MemberStatus.DONE)
-        if all(self._liveness.gone(m.node) or self._status_of(m, own) in certain for m in record.members):
-            return True
-        if self._leader_beat is None or self._liveness.leased:
-            return False
-        _, since, until = self._leader_beat
-        return until - since >= 2 * self._tolerance_s
+        return all(self._liveness.gone(m.node) or self._status_of(m, own) in certain for m in record.members)
 
-    def _beat(self, reads: bool) -> list[Effect]:
+    def _beat(self) -> list[Effect]:
         if self._now < self._beat_at:
             return []
         self._beat_at = self._now + self._interval_s
-        counted = not self._liveness.leased  # otherwise the leases say which nodes are left
-        if self.leadership.leading:
-            return [do.Say(None, Beat()), *([do.BeatAsLeader()] if counted else [])]
         if self._following is not None and self._link_up:
-            return [do.Say(self._following, Beat())]
-        return [do.ReadLeaderBeat()] if reads and counted else []
+            return [self._next_beat(self._following, asks=True)]
+        return []

@@ -49,6 +49,8 @@ class Leader:
         self._news = True  # since that decision, so it may not stand any more
         self._out_of_touch: set[str] = set()
         self._returned: set[str] = set()  # they had been silent, so they may have counted as dead
+        self.absent: list[Member] = []
+        """The members that it does not hear and that may live."""
         self._missed = False  # a report has named a missed world
         self._asks = self._never_came = False  # a worker asks for its worlds; a worker exited and never did
 
@@ -86,6 +88,10 @@ class Leader:
     def lose_touch(self, node: str) -> None:
         """Note that a link with `node` is gone: it may live, and report to another agent."""
         self._out_of_touch.add(node)
+
+    def in_touch(self, node: str) -> bool:
+        """Return whether `node` reports to this agent."""
+        return node in self.reports and node not in self._out_of_touch
 
     def mark_gone(self, node: str) -> None:
         """Drop the report of a node that is gone, or may be. What a finished node has reported stays true."""
@@ -156,6 +162,11 @@ class Leader:
             m.node for m in round_.members
         }
         dead.discard(self._node)
+        self.absent = [
+            m
+            for m in round_.members
+            if (m.node in dead or m.node not in self.reports) and not self._liveness.gone(m.node)
+        ]
         decision = decisions.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
@@ -193,6 +204,11 @@ class Leader:
         """Return whether this agent made this record itself. Then the record says nothing new about the living."""
         return self._proposed is not None and self._proposed[0] == round_
 
+    def put_off(self, now: float) -> None:
+        """The proposal cannot be decided now: with the next news, or after a while, there is another."""
+        self._proposed = None
+        self.again_at = now + self._retry_s
+
     def worked_in(self, number: int) -> None:
         """Note that a step was completed in world `number`."""
         self._news = self._convergence.worked_in(number) or self._news
@@ -200,6 +216,7 @@ class Leader:
     def stand_down(self) -> None:
         """Stop leading: another agent leads, or this one must not for now."""
         self.leading = self.expels_leavers = False
+        self.absent = []
         self.again_at = None
 
     def propose(self, round_: Round, now: float) -> list[Effect]:

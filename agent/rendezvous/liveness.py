@@ -7,6 +7,10 @@ members, a follower watches its leader. The silence of any other node means noth
 If the store has leases, silence proves nothing. An expired lease does, because its owner has stopped its workers by
 then. It remains a proof until the owner speaks under a later lease.
 
+The tolerance is longer while beats come late, as when all machines are busy: by twice the most that one of a living
+peer was late, which halves every ten seconds. It is never shorter than what agents promise each other
+(`softrun.agent.consensus.touch`).
+
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a new tolerance to every peer that was not dead before.
 """
@@ -14,6 +18,8 @@ a new tolerance to every peer that was not dead before.
 from __future__ import annotations
 
 from math import inf
+
+LATE_HALF_LIFE_S = 10.0
 
 
 class Liveness:
@@ -30,6 +36,8 @@ class Liveness:
         self._lease_numbers: dict[str, int] = {}
         self._expired: dict[str, int] = {}  # the last expired lease_number of each node
         self._bound = -inf  # nobody becomes overdue before this; may be too early, never too late
+        self._late_s = 0.0  # how much more than two beats apart living peers were heard lately, at most
+        self._late_since = now
 
     def look(self, now: float) -> bool:
         """Call first at every observation. Returns whether this agent itself was away since the last call."""
@@ -40,6 +48,9 @@ class Liveness:
                 if not self._overdue(node, self._last_look):
                     self._watched_since[node] = now
         self._last_look = now
+        if self._late_s and now - self._late_since >= LATE_HALF_LIFE_S:
+            self._late_s, self._late_since = self._late_s / 2 if self._late_s > self.interval_s / 8 else 0.0, now
+            self._bound = -inf
         return away
 
     def watch(self, node: str, now: float) -> None:
@@ -61,6 +72,9 @@ class Liveness:
 
     def heard(self, node: str, now: float) -> None:
         """Note that `node` was heard at `now`."""
+        late_s = now - self._heard_at.get(node, now) - 2 * self.interval_s
+        if node in self._watched_since and self._late_s < late_s < self.tolerance_s:
+            self._late_s, self._late_since = late_s, now
         self._heard_at[node] = now
         self._gone.discard(node)
         if node in self._watched_since:
@@ -104,7 +118,7 @@ class Liveness:
 
     def _due_at(self, node: str) -> float:
         since = self._watched_since[node]
-        return max(since, self._heard_at.get(node, since)) + self.tolerance_s
+        return max(since, self._heard_at.get(node, since)) + self.tolerance_s + 2 * self._late_s
 
     def _overdue(self, node: str, now: float) -> bool:
         return not self.leased and node in self._watched_since and now >= self._due_at(node)

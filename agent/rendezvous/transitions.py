@@ -1,12 +1,15 @@
 """Rounds: how one agreed world becomes the next.
 
-The store holds one record, a `Round`. It changes only by compare-and-swap from one version to the next, and every
-change is one of the transitions below. An agent that loses the race sees a higher version and goes on from there.
+There is one record, a `Round`. It changes only from one version to the next: the members agree on that
+(`softrun.agent.consensus.replica`), or it is a compare-and-swap in the store. Every change is one of the transitions
+below. An agent that loses the race sees a higher version and goes on from there.
 
     nothing ──found──▶ OPEN ──seal──▶ SEALED ──seal──▶ SEALED …      number rises with every seal
                         ▲ │             │ │
                         │ └──take_over──┤ └──close──▶ CLOSED
                         └──fall_short───┘   (and OPEN ──fall_short──▶ OPEN)
+
+    OPEN, SEALED ──give_up──▶ GIVEN_UP ──take_over──▶ OPEN      if nobody answers in the other job
 
 - `found`: the first agent makes the record and leads the first meeting.
 - `seal`: the single step that closes the membership of a world.
@@ -15,26 +18,41 @@ change is one of the transitions below. An agent that loses the race sees a high
 - `take_over`: all nodes in the record are gone, and a newcomer begins a new meeting.
 - `admit_nobody`: the first node has finished; the world stays as it is, and nobody may join it.
 - `close`: the job is over.
+- `give_up`: it was founded twice, by nodes that did not know of each other, and goes on as the other one.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round
+from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round, first_version, lineage
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import WorkerFault
 
 
 def found(founder: Member, settings: JobSettings) -> Round:
     """Return the first record of a job: a meeting with `founder` as its only member, which leads it."""
-    return Round(version=1, number=0, phase=Phase.OPEN, members=(_without_workers(founder),), settings=settings)
+    return Round(
+        version=1,
+        number=0,
+        phase=Phase.OPEN,
+        members=(_without_workers(founder),),
+        settings=settings,
+        lineage=lineage(founder.node, 1),
+    )
 
 
 def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
     """Return a meeting that `newcomer` begins because all nodes in the record are gone; `lost`: the silent ones."""
     stepless = round_.stepless + (round_.phase is Phase.SEALED)  # nobody is left to tell whether it had a step
-    return replace(_next(round_), phase=Phase.OPEN, members=(_without_workers(newcomer),), lost=lost, stepless=stepless)
+    return replace(
+        _next(round_, given_up=True),
+        phase=Phase.OPEN,
+        members=(_without_workers(newcomer),),
+        lost=lost,
+        stepless=stepless,
+        heir=None,
+    )
 
 
 def _without_workers(newcomer: Member) -> Member:
@@ -59,21 +77,24 @@ def seal(
     lost: tuple[str, ...],
     fault: WorkerFault | None = None,
     leave_after: int = 0,
+    after: int = 0,
 ) -> Round:
     """Return the next world, of `members`, whose workers meet at `store`.
 
     `lost` names the nodes that died, and `fault` is what ended the world before it, if a fault did. `leave_after` is
-    the step after which all leave that world; 0: at once.
+    the step after which all leave that world; 0: at once. `after`: the highest number of a world that one of the
+    members was in, maybe before this job was founded.
     """
+    number = max(round_.number, after) + 1
     return replace(
         _next(round_),
-        number=round_.number + 1,
+        number=number,
         fault=fault,
         leave_after=leave_after,
         phase=Phase.SEALED,
         members=ranks.order(round_, members),
         # Only the first world can meet at a place named beforehand: nothing stale is there yet.
-        worker_store=None if round_.settings.named_store and round_.number == 0 else store,
+        worker_store=None if round_.settings.named_store and number == 1 else store,
         lost=lost,
     )
 
@@ -85,10 +106,28 @@ def admit_nobody(round_: Round) -> Round:
 
 def close(round_: Round, outcome: str) -> Round:
     """Return the last record of the job. `outcome` says why the job failed, and is empty after success."""
-    return replace(_next(round_), phase=Phase.CLOSED, outcome=outcome)
+    return replace(_next(round_, given_up=True), phase=Phase.CLOSED, outcome=outcome)
 
 
-def _next(round_: Round) -> Round:
-    if round_.phase is Phase.CLOSED:
+def give_up(round_: Round, heir: Address) -> Round:
+    """Return the last record of a job that was founded twice. Its nodes join the other one, of which `heir` is."""
+    return replace(_next(round_), phase=Phase.GIVEN_UP, members=(), heir=heir)
+
+
+def yields_to(round_: Round, other: Round) -> bool:
+    """Whether, of two jobs that are one, that of `round_` is the one to give up.
+
+    It is if it was founded later, by newcomers that did not reach the members; else if it has formed fewer worlds.
+    """
+    return _seniority(round_) < _seniority(other)
+
+
+def _seniority(round_: Round) -> tuple[int, int, str]:
+    return (-first_version(round_.lineage), round_.number, round_.lineage)
+
+
+def _next(round_: Round, given_up: bool = False) -> Round:
+    """What all that follows `round_` has in common; `given_up`: also if that is the last record of such a job."""
+    if round_.phase is Phase.CLOSED or (round_.is_last and not given_up):
         raise AssertionError("a closed job was changed")
     return replace(round_, version=round_.version + 1, lost=(), leave_after=0)

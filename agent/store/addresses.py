@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from softrun.agent.errors import StoreLostError
+from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.protocol.model import Address
 
 _RETRY_S = 1.0
 _T = TypeVar("_T")
@@ -16,15 +17,24 @@ _T = TypeVar("_T")
 logger = logging.getLogger("softrun")
 
 
-def resolve(host: str, patience_s: float) -> list[tuple[socket.AddressFamily, str]]:
-    """Return families and addresses. Raises StoreLostError if the name is still unknown after `patience_s` seconds:
-    the name of a machine that is just starting may appear late."""
+DEFAULT_PORT = 29400
 
-    def look_up() -> list[tuple[socket.AddressFamily, str]]:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return [(family, str(address[0])) for family, _, _, _, address in found]
 
-    return _patiently(look_up, host, patience_s)
+def parse_endpoints(endpoints: str) -> tuple[Address, ...]:
+    """Return the places that a comma-separated list names, each as `parse_endpoint` reads it. Raises UsageError."""
+    return tuple(dict.fromkeys(Address(*parse_endpoint(each)) for each in endpoints.split(",")))
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """HOST[:PORT], with an IPv6 address in brackets; the port is 29400 by default. Raises UsageError."""
+    text = endpoint.strip() or "localhost"
+    host, separator, port = text.rpartition(":")
+    if text.endswith("]") or not separator:
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535 or "/" in host or " " in host:
+        raise UsageError(f"--rdzv_endpoint {endpoint!r} is not HOST:PORT: give a host name or address, and a port")
+    return host, int(port)
 
 
 def address_towards(targets: list[tuple[str, int]], patience_s: float) -> str:

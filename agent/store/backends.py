@@ -1,33 +1,50 @@
-"""The store that `--rdzv_backend` names, and how to reach it."""
+"""What `--rdzv_backend` names, and how to get there."""
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 from softrun.agent.errors import UsageError
+from softrun.agent.links.names import is_address, is_loopback
+from softrun.agent.links.secret import new_token, read_token
 from softrun.agent.protocol.model import Address
-from softrun.agent.store.addresses import address_towards
+from softrun.agent.protocol.printable import printable
+from softrun.agent.store import etcd_client
+from softrun.agent.store.addresses import address_towards, parse_endpoint, parse_endpoints
 from softrun.agent.store.base import Store
-from softrun.agent.store.c10d import C10dStore, parse_endpoint
 from softrun.agent.store.etcd import EtcdStore
-from softrun.agent.store.etcd_client import EtcdAccess, parse_endpoints
-from softrun.agent.store.settings import PASSWORD_VARIABLE, EtcdSettings, RendezvousSettings
+from softrun.agent.store.given_files import secret_in
+from softrun.agent.store.secrets import secret_of, take_secrets
+from softrun.agent.store.settings import PASSWORD_VARIABLE, TOKEN_VARIABLE, EtcdSettings, RendezvousSettings
+from softrun.agent.store.tls_files import check_tls_files
 from softrun.policies import RestartPolicyStrategy
+
+logger = logging.getLogger("softrun")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A store that is not open yet, and what the agent needs to know about it."""
+    """Where the record of a job is kept, and what the agent needs to know to get there."""
 
     job: str
     settings: RendezvousSettings
     host: str
-    """This machine's address on the way to the store, which others can reach if they can reach the store."""
-    open: Callable[[], Store]
+    """This machine's address on the way there, by which others can reach it if they get there themselves."""
+    bind: str
+    """Where to listen for them; "" is everywhere."""
+    endpoints: tuple[Address, ...] = ()
+    """Where agents that keep the record themselves find each other."""
+    open: Callable[[], Store] | None = None
+    """Opens the store that keeps it, if there is one."""
+    listens: bool | None = None
+    """Whether this agent listens at an endpoint; None: if the address is its own."""
+    search_s: float = 60.0
+    """How long to look for the job."""
+    secret: bytes | None = None
+    """What the agents of the job prove to each other."""
     named_store: Address | None = None
     """Where the workers of the first world meet, if the user has named the place."""
 
@@ -42,66 +59,77 @@ def choose_backend(
     nodes: int,
     local_addr: str | None,
 ) -> Backend:
-    """Return the store that the flags name. Raises UsageError if they are malformed or unknown, StoreLostError if its
-    host cannot be reached."""
-    match name:
-        case "c10d":
-            settings = RendezvousSettings.parse(conf, policy)
-            host, port = parse_endpoint(endpoint)
-            opens = partial(C10dStore, run_id, host, port, settings.read_timeout, settings.is_host)
-            own = local_addr or address_towards([(host, port)], settings.read_timeout)
-            return Backend(run_id, settings, own, opens)
-        case "static":
-            settings = RendezvousSettings.parse(conf, policy)
-            host, port = parse_endpoint(endpoint)
-            if settings.rank >= nodes:
-                raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
-            # Node 0 may start last, and only this waits for it.
-            patience_s = max(settings.read_timeout, settings.join_timeout)
-            opens = partial(C10dStore, run_id, host, port, patience_s, settings.rank == 0)
-            own = local_addr or address_towards([(host, port)], patience_s)
-            return Backend(run_id, settings, own, opens, Address(host, port))
-        case "etcd3":
-            etcd = EtcdSettings.parse(conf, policy)
-            access = _access(endpoint, etcd)
-            targets = [parse_endpoint(member) for member in access.endpoints]
-            opens_etcd = partial(EtcdStore, run_id, node, access, etcd.lease_ttl, etcd.read_timeout)
-            own = local_addr or address_towards(targets, etcd.read_timeout)
-            return Backend(run_id, etcd, own, opens_etcd)
-        case _:
-            raise AssertionError(f"no backend of softrun's: {name!r}")
+    """Return the backend that the flags name. Raises UsageError if they are malformed or unknown, StoreLostError if
+    its host cannot be reached."""
+    if name == "etcd3":
+        etcd = EtcdSettings.parse(conf, policy)
+        access = _access(endpoint, etcd)
+        targets = [parse_endpoint(member) for member in access.endpoints]
+        opens = partial(EtcdStore, run_id, node, access, etcd.lease_ttl, etcd.read_timeout)
+        own = local_addr or address_towards(targets, etcd.read_timeout)
+        return Backend(run_id, etcd, own, _bind(own, local_addr, ()), open=opens, secret=_secret(etcd))
+    settings = RendezvousSettings.parse(conf, policy)
+    endpoints = parse_endpoints(endpoint)
+    search_s, listens, named = settings.read_timeout, settings.is_host, None
+    if name == "static":
+        if settings.rank >= nodes:
+            raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
+        if len(endpoints) > 1:
+            raise UsageError("--rdzv_backend static has one endpoint, the host of node 0: use c10d for a list of them")
+        # Node 0 may start last, and only this waits for it.
+        search_s, listens, named = max(search_s, settings.join_timeout), settings.rank == 0, endpoints[0]
+    own = local_addr or address_towards([(each.host, each.port) for each in endpoints], search_s)
+    secret = _secret(settings)
+    if secret is None and all(each.port == 0 for each in endpoints):
+        secret = new_token()  # nobody else can find this job
+    bind = "" if listens else _bind(own, local_addr, endpoints)
+    return Backend(run_id, settings, own, bind, endpoints, None, listens, search_s, secret, named)
 
 
-def _access(endpoint: str, settings: EtcdSettings) -> EtcdAccess:
+def _bind(own: str, given: str | None, endpoints: tuple[Address, ...]) -> str:
+    """Where to listen for others that know this machine as `own`; `given`: by the user, so it may lead here."""
+    if endpoints and all(is_loopback(each.host) for each in endpoints):
+        return own if is_loopback(own) and own != "localhost" else "127.0.0.1"
+    return own if given is None and is_address(own) else ""
+
+
+def _secret(settings: RendezvousSettings) -> bytes | None:
+    path = token_path(settings)
+    return read_token(path) if path is not None else None
+
+
+def token_path(settings: RendezvousSettings) -> str | None:
+    """Return the path of the file with the job's secret; None if none was named."""
+    take_secrets()  # even if they are of no use
+    return settings.token_file or secret_of(TOKEN_VARIABLE)
+
+
+def _access(endpoint: str, settings: EtcdSettings) -> etcd_client.EtcdAccess:
+    take_secrets()  # even if they are of no use
+    check_tls_files(settings.ca_cert, settings.ssl_cert, settings.ssl_cert_key)
+    endpoints = etcd_client.parse_endpoints(endpoint)
     secure = settings.protocol == "https" or "https://" in endpoint
-    kept = _password_from_environment()
-    password = _password_from_file(settings.password_file) or kept
-    if settings.user is not None and password is None:
-        raise UsageError(
-            f"--rdzv_conf has user={settings.user} but there is no password: give password_file there, or set "
-            f"{PASSWORD_VARIABLE}"
-        )
-    return EtcdAccess(
-        endpoints=parse_endpoints(endpoint),
-        tls=secure or settings.ca_cert is not None or settings.ssl_cert is not None,
+    tls = secure or settings.ca_cert is not None or settings.ssl_cert is not None
+    return etcd_client.EtcdAccess(
+        endpoints=endpoints,
+        tls=tls,
         ca_cert=settings.ca_cert,
         ssl_cert=settings.ssl_cert,
         ssl_cert_key=settings.ssl_cert_key,
         user=settings.user,
-        password=password if settings.user is not None else None,
+        password=None if settings.user is None else _password(settings.user, settings.password_file, tls),
     )
 
 
-def _password_from_file(name: str | None) -> str | None:
-    if name is None:
-        return None
-    try:
-        return Path(name).read_text().strip()
-    except OSError as error:
-        raise UsageError(f"--rdzv_conf password_file={name} cannot be read: {error.strerror}") from error
-
-
-@cache
-def _password_from_environment() -> str | None:
-    """Take it out of the environment, which the workers inherit. Call it even if the password is of no use."""
-    return os.environ.pop(PASSWORD_VARIABLE, None)
+def _password(user: str, file: str | None, tls: bool) -> str:
+    password = secret_of(PASSWORD_VARIABLE) if file is None else secret_in("password_file", file)
+    if password is None:
+        raise UsageError(
+            f"--rdzv_conf has user={user} but there is no password: give password_file there, or set "
+            f"{PASSWORD_VARIABLE}"
+        )
+    if not tls:
+        logger.warning(
+            "the password of --rdzv_conf user=%s goes to etcd unencrypted: give protocol=https there", printable(user)
+        )
+    return password

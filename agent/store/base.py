@@ -1,12 +1,10 @@
-"""The store: what all agents of a job share. It holds one record and pushes its changes.
+"""The store: what keeps the one record of a job if the agents do not keep it themselves, and pushes its changes.
 
-Newcomers that cannot reach any agent must still learn whether any is left. A store that outlives every agent holds
-leases for that (`Leases`) and pushes which of them have expired. A store that does not counts the leader's beats
-(`LeaderBeats`).
+Newcomers that cannot reach any agent must still learn whether any is left. A store outlives every agent, so it holds
+leases for that (`Leases`), and pushes which of them have expired.
 
-`Store` is the contract; every implementation passes the same tests. Its methods block and belong to threads:
-`StoreThreads` runs them beside the driver's loop, so a store that is slow or away never stops an agent from watching
-its workers.
+`Store` is the contract. Its methods block and belong to threads: `StoreThreads` runs them beside the driver's loop, so
+a store that is slow or away never stops an agent from watching its workers.
 """
 
 from __future__ import annotations
@@ -22,13 +20,11 @@ from softrun.agent.errors import SoftrunError
 from softrun.agent.protocol.codec import decode_round, encode_round
 from softrun.agent.protocol.model import Phase, Round
 from softrun.agent.protocol.observations import (
-    LeaderBeatSeen,
     LeaseRenewed,
     LeasesExpired,
     Observation,
     RecordSeen,
     StoreLost,
-    StoreReady,
 )
 
 logger = logging.getLogger("softrun.store")
@@ -66,27 +62,11 @@ class Leases(Protocol):
         """Return those that have expired."""
 
 
-class LeaderBeats(Protocol):
-    """A count that the leader raises as long as it leads."""
-
-    def beat(self) -> int:
-        """Raise the count by one and return it."""
-
-    def beats(self) -> int:
-        """Return the count."""
-
-
 class Store(Protocol):
     """One job's corner of a store. Every method raises StoreLostError once the store is gone, or closed."""
 
-    hosted: bool
-    """It lives inside this process, and ends with it."""
-
     leases: Leases | None
     """A store with leases comes back if it was away, and its methods wait for that."""
-
-    leader_beats: LeaderBeats | None
-    """A store without leases has these."""
 
     def latest(self) -> bytes | None:
         """The newest record; None if there is none."""
@@ -98,10 +78,7 @@ class Store(Protocol):
         """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
 
     def leave(self, *, over: bool) -> None:
-        """This agent is done. If `over`, so is the job: nobody changes its record any more.
-
-        A store that is hosted here stays until the others are done as well, or for a second.
-        """
+        """This agent is done. If `over`, so is the job: nobody changes its record any more."""
 
     def close(self) -> None:
         """Close the store, which frees a thread blocked in `wait_beyond` at once. Call it once, from any thread."""
@@ -125,20 +102,12 @@ class StoreThreads:
         self._others: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Open the store, and watch it; StoreReady or StoreLost follows."""
+        """Open the store, and watch it; RecordSeen follows, after LeaseRenewed if it has leases, or StoreLost."""
         self._caller.start()
 
     def propose(self, round_: Round) -> None:
         """Create this record; RecordSeen follows with the record that is stored then."""
         self._calls.put("propose", lambda store: self._saw(store.create(round_.version, encode_round(round_))))
-
-    def beat(self) -> None:
-        """Raise the leader's count; LeaderBeatSeen follows."""
-        self._calls.put("beat", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beat())))
-
-    def read_beats(self) -> None:
-        """Read the leader's count; LeaderBeatSeen follows."""
-        self._calls.put("read", lambda store: self._observe(LeaderBeatSeen(_leader_beats(store).beats())))
 
     def renew(self) -> None:
         """Renew the lease; LeaseRenewed follows."""
@@ -163,7 +132,6 @@ class StoreThreads:
             if self._closing.is_set():
                 store.close()
                 return
-            self._observe(StoreReady(store.hosted))
             if store.leases is not None:
                 self._renew(store)
                 self._begin(self._serve, store, self._renewals)
@@ -229,12 +197,6 @@ class StoreThreads:
             return
         if not self._closing.is_set():
             self._observe(StoreLost(reason))
-
-
-def _leader_beats(store: Store) -> LeaderBeats:
-    if store.leader_beats is None:
-        raise AssertionError("the leader's beats were asked for in a store that does not count them")
-    return store.leader_beats
 
 
 class _Requests:

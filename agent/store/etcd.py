@@ -5,6 +5,9 @@ Keys, under one prefix per job:
     record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
     members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
+Nobody else has keys there. A key that no agent has put there is passed over. An agent whose key somebody has removed is
+taken for dead by the others, and comes back with a new lease at its next renewal.
+
 The record is under the job's own lease, which the agents that have written it keep alive. It lasts for a day after the
 last of them has gone, or for a minute once the job is over, so what a job leaves behind expires. An agent that ends
 revokes its own lease; the lease of a host that is dead or cut off expires.
@@ -13,6 +16,7 @@ revokes its own lease; the lease of a host that is dead or cut off expires.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Collection, Iterator
@@ -21,29 +25,33 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from softrun.agent.errors import StoreLostError
-from softrun.agent.store.base import Change, LeaderBeats, Lease, LeaseGrant, Leases
+from softrun.agent.protocol.printable import printable
+from softrun.agent.store.base import Change, Lease, LeaseGrant, Leases
 from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
 
 JOB_LEASE_S = 24 * 3600
 OVER_LEASE_S = 60  # so that all agents see that the job is over; then another job may take its name
 _GETS_AT_ONCE = 100  # etcd allows 128 operations in a transaction
+_LONGEST_NUMBER = 15  # digits
+_NOTES_S = 60.0  # between two lines about keys of strangers
+
+logger = logging.getLogger("softrun.store")
 
 
 class EtcdStore:
     """`node` names this agent's leases; `lease_s` is asked for, and etcd may grant more (2 s at least, by default)."""
 
-    hosted = False
-    leader_beats: LeaderBeats | None = None
-
     def __init__(self, job: str, node: str, access: EtcdAccess, lease_s: float, connect_timeout_s: float) -> None:
-        self._prefix = f"softrun/{quote(job, safe='')}/"
+        self._prefix = f"softrun/{quote(job, safe='', errors='surrogateescape')}/"
         self._node = node
         self._asked_s = math.ceil(lease_s)
         self._client = EtcdClient(access, connect_timeout_s)
         self._rpc = self._client.rpc
         self._lease_number = 0
         self._lease = 0
-        self._job_lease = int.from_bytes(hashlib.sha256(job.encode()).digest()[:8], "big") >> 1
+        self._removed = 0  # the number of the lease whose key was last seen to be gone
+        self._next_note_at = -math.inf
+        self._job_lease = int.from_bytes(hashlib.sha256(job.encode(errors="surrogateescape")).digest()[:8], "big") >> 1
         self._job_lease_due_at = math.inf  # set once this agent has written the record
         self._responses: Iterator[Any] | None = None
         self._seen = {"record": 0, "members": 0}  # the revision up to which each has been watched
@@ -99,6 +107,8 @@ class EtcdStore:
         sent_at, stands_s = self._client.keep_alive(self._lease)
         if stands_s <= 0:
             return self._begin_lease()[0]
+        if self._removed == self._lease_number:
+            return self._replace_lease()
         return LeaseGrant(until=sent_at + stands_s, lease_number=self._lease_number, granted_s=stands_s)
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
@@ -112,7 +122,9 @@ class EtcdStore:
             ]
             answers = self._client.call("KV", "Txn", self._rpc.TxnRequest(success=gets)).responses
             found |= {lease for lease, answer in zip(part, answers, strict=True) if answer.response_range.kvs}
-        return set(wanted) - found
+        missing = set(wanted) - found
+        self._look_for_own(missing)
+        return missing
 
     # --- the end
 
@@ -164,6 +176,15 @@ class EtcdStore:
             return self._begin_lease()  # etcd was away for longer than that
         return LeaseGrant(until=sent_at + granted.TTL, lease_number=self._lease_number, granted_s=granted.TTL), answer
 
+    def _replace_lease(self) -> LeaseGrant:
+        """Take a new lease, because the key of the present one was removed: to the others that lease has expired."""
+        logger.warning("this agent's key was removed from etcd: it takes a new lease")
+        removed = self._lease
+        grant, _ = self._begin_lease()
+        with suppress(LeaseGoneError):
+            self._client.call("Lease", "LeaseRevoke", self._rpc.LeaseRevokeRequest(ID=removed))
+        return grant
+
     def _renew_job_lease(self) -> None:
         _, stands_s = self._client.keep_alive(self._job_lease)
         if stands_s <= 0:
@@ -200,15 +221,39 @@ class EtcdStore:
 
     def _take(self, response: Any, version: int) -> Change | None:
         """Return the change in this response; None if it only confirms that the watch has begun."""
-        record, expired = None, []
+        record: bytes | None = None
+        expired: list[Lease] = []
         for event in response.events:
-            kind, *lease = event.kv.key.decode().removeprefix(self._prefix).split("/")
-            self._seen[kind] = int(event.kv.mod_revision)
-            if lease:
-                expired.append((unquote(lease[0]), int(lease[1])))
+            name = bytes(event.kv.key).removeprefix(self._prefix.encode())
+            self._seen["record" if name == b"record" else "members"] = int(event.kv.mod_revision)
+            if name != b"record":
+                expired += self._leases_of(name)
             elif event.kv.version > version:
                 record = bytes(event.kv.value)
+        self._look_for_own(expired)
         return Change(record, tuple(expired)) if record or expired else None
+
+    def _leases_of(self, name: bytes) -> list[Lease]:
+        """The lease of a member's key; nothing if it is the key of a stranger."""
+        try:
+            kind, node, number = name.decode("ascii").split("/")
+        except ValueError:
+            kind = node = number = ""
+        named = kind == "members" and node and quote(unquote(node), safe="") == node
+        if named and number.isdigit() and len(number) <= _LONGEST_NUMBER:
+            return [(unquote(node), int(number))]
+        if time.monotonic() >= self._next_note_at:
+            self._next_note_at = time.monotonic() + _NOTES_S
+            shown = printable(name.decode(errors="backslashreplace"))
+            logger.warning(
+                "etcd has keys among this job's that are no agent's, such as %s: they are passed over", shown
+            )
+        return []
+
+    def _look_for_own(self, leases: Collection[Lease]) -> None:
+        """Whether this agent's own key is among those that are gone."""
+        if (self._node, self._lease_number) in leases:
+            self._removed = self._lease_number
 
     def _see_all(self, answer: Any) -> None:
         self._seen = dict.fromkeys(self._seen, int(answer.header.revision))

@@ -33,6 +33,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.protocol.checks import is_host
+from softrun.agent.protocol.printable import printable
+from softrun.agent.store.given_files import content_of
+from softrun.agent.store.tls_files import check_tls_files
 
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
@@ -346,12 +350,15 @@ def _event_loop_of(_pid: int) -> asyncio.AbstractEventLoop:
 def parse_endpoints(text: str) -> tuple[str, ...]:
     """Parse HOST[:PORT][,HOST[:PORT]…], each with an optional http:// or https://. Raises UsageError."""
     endpoints = []
+    if "@" in text:
+        raise UsageError("--rdzv_endpoint has an '@': give HOST:PORT alone, and user and password_file in --rdzv_conf")
     for part in text.split(","):
         scheme, _, rest = part.strip().rpartition("://")
         host, separator, port = rest.rpartition(":")
         if rest.endswith("]") or not separator:
             host, port = rest, str(DEFAULT_PORT)
-        valid = host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535 and not set("/ ") & set(rest)
+        named = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= 65535
+        valid = named and "/" not in rest and is_host(host.removeprefix("[").removesuffix("]"))
         if scheme not in ("", "http", "https") or not valid:
             raise UsageError(f"--rdzv_endpoint {text!r} is not HOST:PORT,HOST:PORT,…: {part!r} is not HOST:PORT")
         endpoints.append(f"{host}:{port}")
@@ -361,15 +368,9 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
 def _channel_credentials(grpc: ModuleType, access: EtcdAccess) -> Any:
     if not access.tls:
         return None
-    files = [_content(key, getattr(access, key)) for key in ("ca_cert", "ssl_cert_key", "ssl_cert")]
-    return grpc.ssl_channel_credentials(*files)
-
-
-def _content(key: str, name: str | None) -> bytes | None:
-    try:
-        return Path(name).read_bytes() if name else None
-    except OSError as error:
-        raise UsageError(f"--rdzv_conf {key}={name} cannot be read: {error.strerror}") from error
+    check_tls_files(access.ca_cert, access.ssl_cert, access.ssl_cert_key)
+    named = [(key, getattr(access, key)) for key in ("ca_cert", "ssl_cert_key", "ssl_cert")]
+    return grpc.ssl_channel_credentials(*(content_of(key, name) if name is not None else None for key, name in named))
 
 
 def _code(error: BaseException) -> str:
@@ -380,7 +381,7 @@ def _code(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     details = getattr(error, "details", None)
     text = details() if callable(details) else str(error)
-    return (text or type(error).__name__).splitlines()[0][:200]
+    return printable((text or type(error).__name__).splitlines()[0])
 
 
 def _is_of_tls(reason: str) -> bool:

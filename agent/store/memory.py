@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 
 from softrun.agent.errors import StoreLostError
-from softrun.agent.store.base import Change, LeaderBeats
+from softrun.agent.store.base import Change
 
 
 class MemoryStore:
     """Agents share a store by sharing the object."""
 
-    hosted = False
     leases = None
 
     def __init__(self) -> None:
-        self.leader_beats: LeaderBeats | None = self
         self._changed = threading.Condition()
         self._records: list[bytes] = []
-        self._beats = 0
         self._closed = False
 
     def latest(self) -> bytes | None:
@@ -39,15 +36,6 @@ class MemoryStore:
             if self._closed:
                 raise StoreLostError("the store in memory was closed")
             return Change(self._records[-1])
-
-    def beat(self) -> int:
-        with self._alive():
-            self._beats += 1
-            return self._beats
-
-    def beats(self) -> int:
-        with self._alive():
-            return self._beats
 
     def leave(self, *, over: bool) -> None:
         pass  # nobody hosts it

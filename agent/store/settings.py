@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+BEAT_S = 0.25
+MANY_NODES = 128  # from then on the beats are slower: the leader hears and answers each
 PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
+TOKEN_VARIABLE = "SOFTRUN_TOKEN_FILE"
+LONGEST_S = 10 * 365 * 24 * 3600
+"""Ten years: no time that is set is longer, so that whatever counts nanoseconds can count it."""
+_LONGEST_INTERVAL_S = 24 * 3600
+_MOST_BEATS = 1_000_000
+_HIGHEST_RANK = (1 << 31) - 1
+
+Seconds = Annotated[float, Field(le=LONGEST_S, allow_inf_nan=False)]
 
 
 class RendezvousSettings(BaseModel):
@@ -22,24 +32,50 @@ class RendezvousSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    join_timeout: float = Field(default=600, gt=0, description="how long to wait for min_nodes")
-    last_call_timeout: float = Field(
+    join_timeout: Seconds = Field(default=600, gt=0, description="how long to wait for min_nodes")
+    last_call_timeout: Seconds = Field(
         default=0.3,
         ge=0,
         description="how long to wait for more nodes once there are enough, before the first world and before one "
         "that grows; 30 where every growth restarts all workers, as under hard. A world that shrinks never waits",
     )
-    close_timeout: float = Field(default=30, gt=0, description="how long a failed node waits for the job to be ended")
-    read_timeout: float = Field(
+    close_timeout: Seconds = Field(default=30, gt=0, description="how long a failed node waits for the job to be ended")
+    read_timeout: Seconds = Field(
         default=60, gt=0, description="how long to try to reach the store, and to wait for its answer"
     )
-    keep_alive_interval: float = Field(default=1, gt=0, description="time between two beats")
-    keep_alive_max_attempt: int = Field(default=5, ge=2, description="beats that may be missed before a node is dead")
-    is_host: bool | None = Field(default=None, description="host the store here, or not; decided by the address")
-    timeout: float | None = Field(default=None, description="torch's old name for join_timeout")
-    rank: int = Field(default=0, ge=0, description="where this node would stand among the nodes: --node_rank")
+    keep_alive_interval: float | None = Field(
+        default=None,
+        gt=0,
+        le=_LONGEST_INTERVAL_S,
+        allow_inf_nan=False,
+        description="time between two beats; 0.25 by default, in jobs of N > 128 nodes N / 512",
+    )
+    keep_alive_max_attempt: int = Field(
+        default=5,
+        ge=2,
+        le=_MOST_BEATS,
+        description="beats that may be missed before a node is dead; up to three times as many while beats come late",
+    )
+    is_host: bool | None = Field(
+        default=None, description="listen at the endpoint, or not; by default if the address is this machine's"
+    )
+    timeout: Seconds | None = Field(default=None, description="torch's old name for join_timeout")
+    rank: int = Field(
+        default=0, ge=0, le=_HIGHEST_RANK, description="where this node would stand among the nodes: --node_rank"
+    )
     store_type: Literal["tcp"] = "tcp"
-    heartbeat_timeout: float | None = Field(default=None, description="torch's; has no meaning here")
+    heartbeat_timeout: Seconds | None = Field(default=None, description="torch's; has no meaning here")
+    token_file: str | None = Field(
+        default=None,
+        description="file of the job's secret, which agents prove to each other; else SOFTRUN_TOKEN_FILE",
+    )
+    witness: str | None = Field(
+        default=None, description="HOST:PORT of a `softrun witness`, which decides when half of the nodes are silent"
+    )
+
+    def beat_interval_s(self, nodes: int) -> float:
+        """The time between two beats in a job of up to so many nodes."""
+        return self.keep_alive_interval or BEAT_S * max(1.0, nodes / MANY_NODES)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], policy: RestartPolicyStrategy) -> Self:
@@ -56,6 +92,7 @@ class RendezvousSettings(BaseModel):
             key = ".".join(map(str, fault["loc"]))
             if fault["type"] == "extra_forbidden":
                 raise UsageError(f"--rdzv_conf has no key {key!r}: use {', '.join(cls.model_fields)}") from None
+            key = "timeout" if key == "join_timeout" and key not in given else key
             raise UsageError(f"--rdzv_conf {key}={fault['input']!r} is refused: {fault['msg']}") from None
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softrun.agent.store.settings import PASSWORD_VARIABLE
+from softrun.agent.store.settings import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from softrun.agent.workers import fork_server_main as program
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.lifeline import Lifeline
@@ -96,7 +96,8 @@ class ForkServer:
         self.is_ready = False
         self.is_gone = False
         self._environment = {**os.environ, **(env or {}), reaper.VARIABLE: reaper.mark_of(self.token, 0)}
-        self._environment.pop(PASSWORD_VARIABLE, None)  # only for the agent, which may not have taken it yet
+        for secret in (PASSWORD_VARIABLE, TOKEN_VARIABLE):
+            self._environment.pop(secret, None)  # only for the agent, which may not have taken it yet
         self._ended: dict[int, int] = {}  # exit codes by process id
         self._told: set[str] = set()
         self._lifelines: deque[Lifeline] = deque()  # of the workers that were asked for, in order

@@ -7,6 +7,7 @@ an hour, its timeout, and cannot be interrupted.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +23,18 @@ KEPT = 2
 
 
 class WorkerStores:
-    """Opens and closes stores in a thread of its own, since connecting to a store may wait for the name service."""
+    """Opens and closes stores in a thread of its own, since connecting to a store may wait for the name service.
 
-    def __init__(self, post: Callable[[Observation], None]) -> None:
+    They listen at `bind`; "" is everywhere. `lead_to` is called with the port of the first: workers that meet at a
+    place that the user has named are led there.
+    """
+
+    def __init__(
+        self, post: Callable[[Observation], None], bind: str, lead_to: Callable[[int], None] | None = None
+    ) -> None:
         self._post = post
+        self._bind = bind
+        self._lead_to = lead_to
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="softrun-worker-store")
         self._stores: dict[int, TCPStore] = {}
         self._retired: deque[int] = deque()
@@ -49,10 +58,27 @@ class WorkerStores:
         from torch._C._distributed_c10d import TCPStore
 
         try:
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            listener = listening(self._bind)
+            store = TCPStore(
+                self._bind or "127.0.0.1",
+                listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
         except Exception as error:
             reason = str(error).splitlines()[0]
             self._post(StoreLost(f"no store for the workers can be opened ({reason}): look at this machine's limits"))
             return
         self._stores[store.port] = store
+        if self._lead_to is not None:
+            self._lead_to(store.port)
+            self._lead_to = None
         self._post(WorkerStoreOpened(store.port))
+
+
+def listening(host: str) -> socket.socket:
+    """Return a socket that listens on a free port; "": on all addresses, of both families if there are two."""
+    six = ":" in host or (host == "" and socket.has_dualstack_ipv6())
+    family = socket.AF_INET6 if six else socket.AF_INET
+    return socket.create_server((host, 0), family=family, dualstack_ipv6=six and host == "", backlog=4096)

@@ -133,7 +133,7 @@ def _spending(rng: random.Random, plan: Plan) -> list[Fault]:
 def _storm(rng: random.Random, plan: Plan) -> list[Fault]:
     faults: list[Fault] = []
     free = list(plan.slots)
-    # Who is never harmed keeps what was learned. With c10d the first node may be alone for long, and hosts the store.
+    # Who is never harmed keeps what was learned. The first node may be alone for long.
     free.remove(rng.choice([slot for slot in free if plan.store != "c10d" or slot.node == plan.nodes[0]]))
     groups = rng.randint(1, 4)
     for group in range(groups):
@@ -176,14 +176,11 @@ def _of_a_node(
     rng: random.Random, plan: Plan, before: Fault | None, free: list[Slot], phase: str, steps: int
 ) -> list[dict[str, object]]:
     kind = rng.choice(NODE_KINDS)
-    # With c10d the job ends with the node that hosts the store, as it should: no storm is needed to see that.
-    hosts = plan.nodes[:1] if plan.store == "c10d" and kind != "newcomer" else ()
-    able = [slot for slot in free if slot.node not in hosts]
     # One newcomer a job, and only if the job is sure to be there when it comes.
     in_vain = kind == "newcomer" and (plan.hurries or phase in LATE or (before is not None))
-    if in_vain or not able:
+    if in_vain:
         return [_of_a_rank(rng, rng.choice(free), phase, steps)]
-    return [{"kind": kind, "slot": rng.choice(able), "phase": phase, "steps": steps, "resumes_s": None}]
+    return [{"kind": kind, "slot": rng.choice(free), "phase": phase, "steps": steps, "resumes_s": None}]
 
 
 def _is_reached(phase: str, plan: Plan, before: Fault | None, *, is_last: bool) -> bool:

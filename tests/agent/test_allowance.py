@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 from values import JOB, member, sealed
 
-from softrun.agent.core.allowance import HOLD, Allowance
+from softrun.agent.consensus.touch import DRIFT
+from softrun.agent.core.allowance import HOLD, NO_BOUND, Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.effects import Allow, Effect
-from softrun.agent.protocol.model import Beat, Hello, NodeIntent, Report
+from softrun.agent.protocol.effects import Allow, Say
+from softrun.agent.protocol.model import Address, Beat, Hello, NodeIntent, Record, Report
 from softrun.policies import load_policy
 
 NOBODY_LEASES = LeaseClock()
@@ -23,62 +26,53 @@ def an_allowance(*, shared: bool = True) -> Allowance:
     return Allowance(shared, interval_s=1.0, tolerance_s=4.0)
 
 
-def allows(allowance: Allowance, *, alone: bool = False) -> list[Allow]:
-    return allowance.advance(alone=alone, lease=NOBODY_LEASES)
-
-
 def test_a_job_of_one_node_has_no_bound() -> None:
-    allowance = an_allowance(shared=False)
-    allowance.said(1.0)
-    allowance.heard(1.0)
-    assert allows(allowance, alone=True) == []
+    allowance, lease = an_allowance(shared=False), LeaseClock()
+    assert allowance.advance(5.0, lease) == []
+    lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
+    assert allowance.advance(5.0, lease) == []
 
 
-def test_it_counts_from_when_it_was_last_in_touch_both_ways() -> None:
+def test_it_ends_when_the_leases_of_the_others_end() -> None:
+    """Until then nobody has gone on without this node, and a last part is left for the step under way."""
     allowance = an_allowance()
-    allowance.said(10.0)
-    assert allows(allowance) == [], "it was never heard: nobody counts on it"
-    allowance.heard(10.1)
-    assert allows(allowance) == [Allow(13.0, 14.0)]
-    allowance.heard(11.5)
-    assert allows(allowance) == [], "what it says may be lost"
-    allowance.said(11.0)
-    assert allows(allowance) == [Allow(14.0, 15.0)]
-    allowance.said(13.0)
-    assert allows(allowance) == [Allow(14.5, 15.5)], "and then it hears nothing"
-    allowance.said(14.0)
-    assert allows(allowance) == []
+    assert allowance.advance(14.0, NOBODY_LEASES) == [Allow(13.0, 14.0)]
+    [allowed] = an_allowance().advance(9.0, NOBODY_LEASES)
+    assert allowed.hold_at < allowed.leave_at <= 9.0
 
 
-def test_the_others_cannot_have_gone_on_before() -> None:
-    """They take it for dead when they have not heard it for the tolerance, which began when it said something."""
+def test_it_is_moved_at_every_beat_and_not_more_often() -> None:
     allowance = an_allowance()
-    allowance.said(5.0)
-    allowance.heard(5.0)
-    [allowed] = allows(allowance)
-    assert allowed.hold_at < allowed.leave_at <= 5.0 + 4.0
+    assert allowance.advance(14.0, NOBODY_LEASES)
+    assert allowance.advance(14.0, NOBODY_LEASES) == []
+    assert allowance.advance(14.4, NOBODY_LEASES) == [], "the next beat is soon enough"
+    assert allowance.advance(14.5, NOBODY_LEASES) == [Allow(13.5, 14.5)]
 
 
-def test_alone_in_its_world_it_need_hear_nobody() -> None:
+def test_without_any_lease_nobody_counts_on_this_node_and_nothing_is_changed() -> None:
     allowance = an_allowance()
-    allowance.said(2.0)
-    assert allows(allowance, alone=True) == [Allow(5.0, 6.0)]
-    allowance.said(2.2)
-    assert allows(allowance, alone=True) == [], "the next beat is soon enough"
-    allowance.said(3.0)
-    assert allows(allowance, alone=True) == [Allow(6.0, 7.0)]
+    assert allowance.advance(-inf, NOBODY_LEASES) == []
+    assert allowance.advance(14.0, NOBODY_LEASES)
+    assert allowance.advance(-inf, NOBODY_LEASES) == []
+
+
+def test_alone_in_its_world_it_needs_nobody_until_there_are_others() -> None:
+    allowance = an_allowance()
+    assert allowance.advance(inf, NOBODY_LEASES) == []
+    assert allowance.advance(14.0, NOBODY_LEASES) == [Allow(13.0, 14.0)]
+    assert allowance.advance(inf, NOBODY_LEASES) == [NO_BOUND]
+    assert allowance.advance(15.0, NOBODY_LEASES) == [Allow(14.0, 15.0)]
 
 
 def test_with_a_lease_it_is_what_that_allows() -> None:
     allowance, lease = an_allowance(), LeaseClock()
     lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
-    allowance.said(100.0)
-    [allowed] = allowance.advance(alone=False, lease=lease)
+    [allowed] = allowance.advance(-inf, lease)
     assert allowed == Allow(118.0, 119.5)
     assert lease.sure(allowed.hold_at - 0.001)
     assert not lease.sure(allowed.hold_at)
     lease.renewed(until=124.0, lease_number=1, granted_s=20.0, now=104.0)
-    assert allowance.advance(alone=False, lease=lease) == [Allow(122.0, 123.5)]
+    assert allowance.advance(-inf, lease) == [Allow(122.0, 123.5)]
 
 
 # --- in an engine: a follows b, or leads it
@@ -87,61 +81,88 @@ TOLERANCE_S = 5.0
 
 
 class Agent:
+    """An engine in a world with b, which says `answer` to each of its beats, if anything."""
+
     def __init__(self, leader: str, max_nodes: int = 4) -> None:
         job = replace(JOB, max_nodes=max_nodes)
-        config = EngineConfig(job, "a", "host-a", 7000, "trainer", 1, 3, beat_tolerance_s=TOLERANCE_S)
-        self.now = 0.0
+        endpoints = (Address("host-b", 29400),)
+        config = EngineConfig(
+            job, "a", "host-a", 7000, "trainer", 1, 3, endpoints=endpoints, beat_tolerance_s=TOLERANCE_S
+        )
+        self.now = 100.0
         self.allowed: Allow | None = None
-        self.engine = Engine(config, load_policy("soft"), 0.0)
-        self.see(saw.StoreReady(hosted=False))
+        self.answer: Callable[[Beat], Beat | None] = lambda _: None
+        self.engine = Engine(config, load_policy("soft"), self.now)
         order = (member("a"), member("b")) if leader == "a" else (member("b"), member("a"))
-        self.see(saw.RecordSeen(replace(sealed(*order), settings=job)))
+        self.see(saw.Heard("b", Record(replace(sealed(*order), settings=job), stands=True)))
 
-    def see(self, seen: saw.Observation) -> list[Effect]:
-        effects = self.engine.observe(seen, self.now)
-        self.allowed = next((effect for effect in effects if isinstance(effect, Allow)), self.allowed)
-        return effects
+    def see(self, *seen: saw.Observation) -> None:
+        """Take this in, and what is answered to it."""
+        waiting = list(seen)
+        while waiting:
+            for effect in self.engine.observe(waiting.pop(0), self.now):
+                if isinstance(effect, Allow):
+                    self.allowed = effect
+                if isinstance(effect, Say) and effect.node == "b" and isinstance(effect.message, Beat):
+                    beat = self.answer(effect.message)
+                    waiting += [saw.Heard("b", beat)] if beat is not None else []
 
-    def beat_until(self, until: float, *answers: saw.Observation) -> None:
-        """Whatever it says is answered so, while the engine has its way."""
+    def go_on(self, until: float, *said: saw.Observation) -> None:
+        """While the engine has its way; `said` is what it hears each time."""
         while (due := self.engine.deadline()) is not None and due <= until:
             self.now = due
-            self.see(saw.Tick())
-            for answer in answers:
-                self.see(answer)
+            self.see(saw.Tick(), *said)
+
+
+def leading(beat: Beat) -> Beat:
+    return Beat(beat.at, beat.at, TOLERANCE_S, leads=True)
+
+
+def following(beat: Beat) -> Beat:
+    return Beat(beat.at, beat.at, TOLERANCE_S)
 
 
 def in_touch(agent: Agent) -> float:
     """When it last was, by what it allows."""
     assert agent.allowed is not None
     assert agent.allowed.leave_at - agent.allowed.hold_at == pytest.approx((1 - HOLD) * TOLERANCE_S)
-    return agent.allowed.leave_at - TOLERANCE_S
+    return agent.allowed.leave_at - TOLERANCE_S * (1 - DRIFT)
 
 
-def test_a_follower_counts_from_when_it_was_in_touch_with_its_leader() -> None:
+def test_a_follower_counts_from_when_it_said_what_its_leader_has_answered() -> None:
     agent = Agent(leader="b")
+    assert agent.allowed is None, "nobody counts on it yet"
+    agent.answer = leading
     agent.see(saw.LinkUp("b"))
-    agent.beat_until(10.0, saw.Heard("b", Beat()))
-    assert in_touch(agent) >= 9.0
+    assert in_touch(agent) == pytest.approx(100.0)
+    agent.go_on(110.0)
+    assert 109.0 <= in_touch(agent) <= 110.0
     touched = in_touch(agent)
-    agent.beat_until(13.0)
-    assert in_touch(agent) <= touched + 1.0, "it goes on to beat, and hears nothing"
-    agent.see(saw.Heard("c", Beat()))
-    assert in_touch(agent) <= touched + 1.0, "somebody else's word says nothing of the leader"
+    agent.answer = lambda _: None
+    agent.go_on(113.0)
+    assert in_touch(agent) == touched, "it goes on to beat, and hears nothing"
+    agent.see(saw.Heard("b", Beat(1.0, 0.0, TOLERANCE_S, leads=True)))
+    assert in_touch(agent) == touched, "nothing tells that what it says arrives"
+    agent.see(saw.Heard("c", Beat(1.0, 112.0, TOLERANCE_S)))
+    assert in_touch(agent) == touched, "somebody else's word says nothing of the leader"
 
 
-def test_a_leader_counts_from_when_it_was_in_touch_with_a_member_or_with_the_store() -> None:
-    hello = Hello(Report(member("b"), NodeIntent.READY))
-    for answer in (saw.Heard("b", hello), saw.LeaderBeatSeen(1)):
-        agent = Agent(leader="a")
-        agent.beat_until(3.0, answer)
-        assert in_touch(agent) >= 2.0
-        touched = in_touch(agent)
-        agent.beat_until(4.5)
-        assert in_touch(agent) <= touched + 1.0
+def test_a_leader_counts_from_when_it_said_what_the_last_member_has_answered() -> None:
+    agent = Agent(leader="a")
+    agent.answer = following
+    agent.see(saw.Heard("b", Hello(Report(member("b"), NodeIntent.READY))))
+    assert agent.allowed is None, "a follower beats first"
+    beats = saw.Heard("b", Beat(1.0, 0.0, TOLERANCE_S, asks=True))
+    agent.go_on(110.0, beats)
+    assert in_touch(agent) >= 110.0 - TOLERANCE_S / 2 - 1, "it is renewed when half of it is over"
+    agent.answer = lambda _: None
+    agent.go_on(120.0, beats)
+    assert in_touch(agent) <= 110.0, "what it says may be lost"
 
 
 def test_the_only_node_of_a_job_has_no_bound() -> None:
     agent = Agent(leader="b", max_nodes=1)
-    agent.beat_until(10.0, saw.Heard("b", Beat()))
+    agent.answer = leading
+    agent.see(saw.LinkUp("b"))
+    agent.go_on(110.0)
     assert agent.allowed is None

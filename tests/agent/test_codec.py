@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,37 @@ from values import member, messages, ready, rounds, sealed
 
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol import codec
-from softrun.agent.protocol.model import Beat, Hello, Message, Round
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Beat,
+    Decided,
+    Hello,
+    Message,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Round,
+)
+
+WORLD = sealed(member("a"))
+BALLOT = (3, "a")
+ONE_OF_EACH: dict[type[Message], Message] = {
+    type(message): message
+    for message in (
+        ready(member("a")),
+        Hello(ready(member("a")), 7, "a@1"),
+        Beat(1.5, 0.25, 5.0, leads=True, asks=True),
+        Record(WORLD, stands=True),
+        Prepare(3, BALLOT),
+        Promise(3, BALLOT, (2, "b"), WORLD),
+        Accept(BALLOT, WORLD),
+        Accepted(3, BALLOT),
+        Refused(3, BALLOT),
+        Decided(3, BALLOT),
+    )
+}
 
 
 @given(rounds)
@@ -24,10 +55,33 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
     assert type(decoded) is type(message)
 
 
-def test_the_three_messages_are_told_apart() -> None:
-    report = ready(member("a"))
-    for message in (report, Hello(report), Beat()):
-        assert type(codec.decode_message(codec.encode_message(message))) is type(message)
+@pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
+def test_a_message_is_a_kind_and_json_on_one_line(kind: type[Message]) -> None:
+    line = codec.encode_message(ONE_OF_EACH[kind])
+    name, space, body = line.partition(b" ")
+    assert name == kind.__name__.lower().encode()
+    assert space
+    assert b"\n" not in line
+    json.loads(body)
+    assert codec.decode_message(line) == ONE_OF_EACH[kind]
+
+
+def test_a_message_without_the_record_that_it_carries_is_a_protocol_error() -> None:
+    for kind in (Accept, Record):
+        line = codec.encode_message(ONE_OF_EACH[kind])
+        name, _, body = line.partition(b" ")
+        message, _ = json.loads(body)
+        with pytest.raises(ProtocolError, match="lacks its record"):
+            codec.decode_message(name + b" " + json.dumps([message, None]).encode())
+
+
+def test_a_record_in_a_message_is_checked_like_one_in_the_store() -> None:
+    name, _, body = codec.encode_message(Record(WORLD)).partition(b" ")
+    for place, value, said in ((0, 99, "version 99"), (2, [], "of a kind that it does not have")):
+        message, written = json.loads(body)
+        written[place] = value
+        with pytest.raises(ProtocolError, match=said):
+            codec.decode_message(name + b" " + json.dumps([message, written]).encode())
 
 
 @given(st.binary())

@@ -129,6 +129,33 @@ def test_newcomers_are_admitted_in_the_order_in_which_they_came() -> None:
     assert members(decide(sealed(A, job=job), ready(A), ready(D), ready(B), ready(C))) == ["a", "d", "b"]
 
 
+def test_a_newcomer_joins_the_job_that_it_knows_and_no_other() -> None:
+    """One that has another record would not enter the world, and all others would wait for it there."""
+    world = replace(sealed(A), lineage="a@1")
+    assert decide(world, ready(A), ready(B)).reason == "nothing to do"
+    assert decide(world, ready(A), ready(B, lineage="b@1")).reason == "nothing to do"
+    assert decide(world, ready(A), ready(B, lineage="a@1")).reason == "2 nodes, last call"
+
+
+def test_a_world_has_a_higher_number_than_all_that_its_members_were_in() -> None:
+    """A job that was founded anew has none to show, and their workers would take its first world for an old one."""
+    after = decide(opened(A, number=1), ready(A, told=7), ready(B, told=4), dead="").proposal
+    assert after is not None
+    assert after.number == 8
+
+
+def test_who_is_left_out_of_a_world_does_not_raise_its_number() -> None:
+    job = replace(JOB, max_nodes=1)
+    after = decide(opened(A, number=1, job=job), ready(A, told=1), ready(B, told=7)).proposal
+    assert after is not None
+    assert ([m.node for m in after.members], after.number) == (["a"], 2)
+
+
+def test_nothing_follows_a_job_that_was_given_up() -> None:
+    given_up = transitions.give_up(sealed(A, B), STORE)
+    assert decide(given_up, ready(A), ready(B)).reason == "the job is over"
+
+
 def test_a_newcomer_that_is_dead_is_no_newcomer() -> None:
     assert decide(sealed(A), ready(A), ready(B), dead="b").reason == "nothing to do"
 
@@ -146,7 +173,7 @@ def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_one_that_exits_before_it_asks_is_missed_where_others_ask(asks: bool) -> None:
-    finished = Report(B, NodeIntent.FINISHED, (0,), never_came=1)
+    finished = Report(B, NodeIntent.FINISHED, done=(0,), never_came=1)
     assert decide(sealed(A, B), ready(A, asks=asks), finished).reason == "a node has finished"
     decision = decide(replace(sealed(A, B), finishing=True), ready(A, asks=asks), finished)
     assert decision.reason.startswith("the world is broken" if asks else "nothing to do")
@@ -289,7 +316,10 @@ def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
 
 some = st.builds(
     lambda name, incarnation, intent, broken: Report(
-        member(name, incarnation), intent, (0,) if intent is NodeIntent.FINISHED else (), broken
+        member(name, incarnation),
+        intent,
+        done=(0,) if intent is NodeIntent.FINISHED else (),
+        broken_round=broken,
     ),
     st.sampled_from("abcde"),
     st.integers(1, 2),

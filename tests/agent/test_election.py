@@ -8,7 +8,19 @@ import pytest
 from values import member, ready, sealed
 
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import NodeIntent, Report
+from softrun.agent.protocol.model import (
+    Address,
+    Beat,
+    Hello,
+    Member,
+    Message,
+    NodeIntent,
+    Phase,
+    Record,
+    Report,
+    Round,
+)
+from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.election import Election
 
@@ -17,9 +29,9 @@ WORLD = sealed(A, B, C)
 TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5)
 
 
-def leader(*heard: Report) -> str | None:
-    """As c sees it."""
-    election = Election("c", 1.0, 5.0, TIMEOUTS, 0.0)
+def leader(*heard: Report, agrees: bool = False) -> str | None:
+    """As c sees it. `agrees`: the agents keep the record."""
+    election = Election("c", 1.0, 5.0, TIMEOUTS, 0.0, agrees)
     for report in heard:
         election.leadership.hear(report)
     found = election.leader(WORLD, next((report for report in heard if report.member == C), ready(C)))
@@ -44,13 +56,228 @@ def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
     assert leader(ready(A, yields=WORLD.version - 1)) == "a"
 
 
-def test_that_its_workers_ask_is_told_to_nobody_by_itself() -> None:
+def test_that_its_workers_ask_or_were_told_of_a_world_is_told_to_nobody_by_itself() -> None:
     election, own = Election("c", 1.0, 5.0, TIMEOUTS, 0.0), ready(C)
     assert election.tell(own)
-    assert election.tell(replace(own, asks=True, sequence=2)) == []
+    assert election.tell(replace(own, asks=True, told=1, sequence=2)) == []
     (say,) = election.tell(replace(own, asks=True, sequence=3, never_came=1))
     assert isinstance(say, do.Say)
 
 
 def test_those_who_have_withdrawn_do_not_lead() -> None:
     assert leader(Report(A, NodeIntent.AWAY), ready(replace(B, incarnation=2))) == "c"
+
+
+def test_they_do_if_nobody_else_can_and_the_agents_keep_the_record() -> None:
+    """Without their votes there is no next one."""
+    withdrawn = [Report(m, NodeIntent.AWAY) for m in (A, B, C)]
+    assert leader(*withdrawn) is None
+    assert leader(*withdrawn, agrees=True) == "a"
+    assert leader(*withdrawn[:2], Report(C, NodeIntent.FINISHED), agrees=True) == "c"
+
+
+def test_nobody_leads_a_job_that_is_over_or_was_given_up() -> None:
+    election, own = Election("c", 1.0, 5.0, TIMEOUTS, 0.0, True), ready(C)
+    for last in (transitions.close(WORLD, ""), transitions.give_up(WORLD, Address("h", 1))):
+        assert election.leader(last, own) is None
+
+
+# --- what it says, and to whom
+
+
+class Agent:
+    """The election of one agent in WORLD, where the agents keep the record."""
+
+    def __init__(self, placed: Member, record: Round | None = WORLD) -> None:
+        self.own = ready(placed)
+        self.record = record
+        self.now = 10.0
+        self.election = Election(placed.node, 1.0, 5.0, TIMEOUTS, self.now, True)
+        if record is not None:
+            self.election.adopt(record)
+        self.advance()
+
+    def advance(self, *, seeks: bool = False, founds: bool = True) -> list[do.Effect]:
+        return self.election.advance(self.record, self.own, seeks, founds=founds)
+
+    def hear(self, node: str, message: Message) -> list[tuple[str | None, Message]]:
+        return said(self.election.hear(node, message, self.own))
+
+    def follow(self, node: str) -> None:
+        """The link that it has dialled is up."""
+        self.election.link_up(node, self.own)
+
+
+def said(effects: list[do.Effect]) -> list[tuple[str | None, Message]]:
+    return [(effect.node, effect.message) for effect in effects if isinstance(effect, do.Say)]
+
+
+def dialled(effects: list[do.Effect]) -> list[str]:
+    return [effect.member.node for effect in effects if isinstance(effect, do.Dial)]
+
+
+def hung_up(effects: list[do.Effect]) -> list[str]:
+    return [effect.node for effect in effects if isinstance(effect, do.HangUp)]
+
+
+def proposals(effects: list[do.Effect]) -> list[Round]:
+    return [effect.round for effect in effects if isinstance(effect, do.Propose)]
+
+
+def test_a_new_link_begins_with_what_it_knows_and_a_beat_that_asks_for_one() -> None:
+    agent = Agent(C)
+    hello, beat = said(agent.election.link_up("a", agent.own))
+    assert hello == ("a", Hello(agent.own, WORLD.version, WORLD.lineage))
+    assert beat == ("a", Beat(at=10.0, grant_s=5.0, asks=True))
+    assert said(agent.election.link_up("b", agent.own)) == [], "it follows another"
+
+
+def test_a_beat_that_asks_for_one_is_answered_and_another_is_not() -> None:
+    agent = Agent(A)
+    agent.hear("b", ready(B))
+    assert agent.hear("b", Beat(at=7.0, asks=True)) == [("b", Beat(at=10.0, echo=7.0, grant_s=0.0, leads=True))]
+    assert agent.hear("b", Beat(at=8.0)) == []
+
+
+def test_the_first_beat_of_its_leader_is_returned_at_once() -> None:
+    """So the leader need not wait for the next one until it has its lease, and grants others."""
+    agent = Agent(C)
+    agent.hear("a", ready(A))
+    agent.follow("a")
+    assert agent.hear("a", Beat(at=7.0, leads=True)) == [("a", Beat(at=10.0, echo=7.0, grant_s=5.0, asks=True))]
+    assert agent.hear("a", Beat(at=8.0, leads=True)) == []
+
+
+def test_whoever_beats_without_having_reported_is_greeted() -> None:
+    agent = Agent(A)
+    assert agent.hear("b", Beat(at=7.0)) == [("b", Hello(agent.own, WORLD.version, WORLD.lineage))]
+    assert Agent(A, record=None).hear("b", Beat(at=7.0)) == [("b", Hello(ready(A)))]
+
+
+def test_when_the_leaders_lease_stands_all_that_follow_get_theirs() -> None:
+    agent = Agent(A)
+    agent.hear("b", ready(B))
+    agent.hear("c", ready(C))
+    assert agent.hear("b", Beat(at=7.0, echo=9.5, grant_s=5.0)) == [], "c has granted none"
+    answers = agent.hear("c", Beat(at=7.0, echo=9.8, grant_s=5.0))
+    assert [node for node, _ in answers] == ["b", "c"]
+    for _, beat in answers:
+        assert isinstance(beat, Beat)
+        assert beat.leads
+        assert beat.grant_s == pytest.approx(9.5 + 5.0 * 0.99 - 10.0)
+
+
+def test_who_dies_while_the_lease_stands_has_left_nobody_behind() -> None:
+    agent = Agent(C)
+    agent.follow("a")
+    agent.election.link_down("b", gone=True)
+    assert not agent.election.touch.parted(["b"])
+    agent.hear("a", Beat(at=7.0, echo=9.8, grant_s=5.0, leads=True))
+    agent.election.link_down("b", gone=True)
+    assert agent.election.touch.parted(["b"])
+    agent.hear("b", Beat(at=7.0))
+    assert not agent.election.touch.parted(["b"]), "it lives"
+    assert not agent.election.gone("b")
+
+
+def test_the_last_report_says_that_it_is_the_last() -> None:
+    agent = Agent(C)
+    ((_, report),) = said(agent.election.take_leave(agent.own))
+    assert isinstance(report, Report)
+    assert report.ends
+    assert report.sequence > agent.own.sequence, "or it would be taken for an older one"
+
+
+# --- nodes that were found
+
+
+def test_a_node_that_was_found_is_greeted_and_by_a_leader_shown_the_record() -> None:
+    agent = Agent(C)
+    assert said(agent.election.found("d", agent.own)) == [("d", Hello(agent.own, WORLD.version, WORLD.lineage))]
+    assert said(agent.election.found("a", agent.own)) == [], "it follows that one"
+    assert said(agent.election.found("c", agent.own)) == [], "that is this agent"
+    assert said(Agent(C, record=None).election.found("d", agent.own)) == [("d", Hello(agent.own))]
+    assert said(Agent(A).election.found("d", agent.own)) == [("d", Record(WORLD))]
+
+
+def test_a_link_to_a_node_that_turns_out_to_be_the_leader_is_kept() -> None:
+    agent = Agent(C, record=None)
+    agent.election.found("a", agent.own)
+    agent.record = WORLD
+    agent.election.adopt(WORLD)
+    effects = agent.advance()
+    assert not dialled(effects)
+    assert not hung_up(effects)
+    assert agent.election.hears_leader()
+    assert ("a", Hello(agent.own, WORLD.version, WORLD.lineage)) in said(effects)
+
+
+def test_a_link_to_another_is_closed_once_it_has_answered() -> None:
+    agent = Agent(C, record=None)
+    agent.election.found("b", agent.own)
+    assert not hung_up(agent.advance()), "without a record it may have no other"
+    agent.record = WORLD
+    agent.election.adopt(WORLD)
+    effects = agent.advance()
+    assert dialled(effects) == ["a"]
+    assert not hung_up(effects), "what it says may still arrive"
+    agent.hear("b", ready(B))
+    assert hung_up(agent.advance()) == ["b"]
+
+
+def test_a_leader_closes_it_when_the_other_has_dialled_by_itself() -> None:
+    agent = Agent(A)
+    assert agent.election.greeted("d") == []
+    agent.election.found("d", agent.own)
+    assert agent.election.in_touch("d")
+    assert agent.election.greeted("d") == [do.HangUp("d")]
+    assert not agent.election.in_touch("d")
+
+
+def test_who_is_in_touch_need_not_be_looked_for() -> None:
+    follower, leads = Agent(C), Agent(A)
+    assert not follower.election.in_touch("a"), "the link is not up yet"
+    follower.follow("a")
+    assert follower.election.in_touch("a")
+    follower.hear("b", ready(B))
+    assert not follower.election.in_touch("b"), "it has reported once, on a link that may be gone"
+    assert not leads.election.in_touch("b")
+    leads.hear("b", ready(B))
+    assert leads.election.in_touch("b")
+    leads.election.link_down("b", gone=False)
+    assert not leads.election.in_touch("b")
+
+
+# --- beginning anew
+
+
+D = member("d")
+
+
+def test_a_newcomer_begins_anew_when_all_members_are_gone_and_it_is_the_one_to_found_the_job() -> None:
+    agent = Agent(D)
+    for node in "ab":
+        agent.election.link_down(node, gone=True)
+    assert not proposals(agent.advance(seeks=True)), "c may live"
+    agent.election.link_down("c", gone=True)
+    assert not proposals(agent.advance(seeks=True, founds=False)), "others may know more, and one of them founds it"
+    (anew,) = proposals(agent.advance(seeks=True))
+    assert [m.node for m in anew.members] == ["d"]
+
+
+def test_a_job_whose_nodes_had_begun_to_finish_is_over_when_they_are_gone() -> None:
+    finishing = replace(WORLD, finishing=True)
+    agent = Agent(D, finishing)
+    for node in "abc":
+        agent.election.link_down(node, gone=True)
+    (last,) = proposals(agent.advance(seeks=True, founds=False))
+    assert (last.phase, last.outcome) == (Phase.CLOSED, "")
+
+
+def test_the_last_member_begins_anew_when_it_is_withdrawn_itself_and_the_others_are_gone() -> None:
+    """It has a say in the next record still, and no world of its own to be in."""
+    agent = Agent(replace(C, incarnation=2))
+    for node in "ab":
+        agent.election.link_down(node, gone=True)
+    (anew,) = proposals(agent.advance(seeks=True, founds=False))
+    assert [(m.node, m.incarnation) for m in anew.members] == [("c", 2)]

@@ -6,6 +6,7 @@ How engines get on with each other is the business of the scenarios and of the s
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from values import JOB, member, opened, sealed
@@ -18,28 +19,56 @@ from softrun.agent.core.worker_health import BLAME_S, OBEY_S
 from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.model import Report, Round, Worker
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Address,
+    Hello,
+    NodeIntent,
+    Record,
+    Report,
+    Round,
+    Worker,
+)
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus
 
 SOFT = ProgressLimits(soft=2.0, hard=4.0, grace=0.2)
 HARD_ONLY = ProgressLimits(hard=3.0)
 UNLIMITED = ProgressLimits()
+T = TypeVar("T")
 
 
 class Agent:
     """An engine, its clock, and the newest of what it has said and done."""
 
-    def __init__(self, workers: int = 1, policy: str = "soft", failure: str = "no-replace", restarts: int = 3) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        policy: str = "soft",
+        failure: str = "no-replace",
+        restarts: int = 3,
+        endpoints: tuple[Address, ...] = (),
+        tolerance_s: float = 1e6,  # what does not answer here is mostly not the matter
+    ) -> None:
         job = replace(JOB, restart_policy=policy, worker_failure=failure)
-        never = {"beat_tolerance_s": 1e6, "store_timeout_s": 1e6}  # what does not answer here is not the matter
-        config = EngineConfig(job, "a", "host-a", 7000, "trainer", workers, restarts, grace_s=2.0, **never)
+        config = EngineConfig(
+            job,
+            "a",
+            "host-a",
+            7000,
+            "trainer",
+            workers,
+            restarts,
+            endpoints=endpoints,
+            beat_tolerance_s=tolerance_s,
+            grace_s=2.0,
+        )
         self.job = job
         self.now = 0.0
         self.engine = Engine(config, load_policy(policy, WorkerFailure(failure)), 0.0)
         self.effects: list[do.Effect] = []
         self.report: Report | None = None
-        self.see(saw.StoreReady(hosted=False))
 
     def see(self, *seen: saw.Observation) -> list[do.Effect]:
         self.effects = [effect for one in seen for effect in self.engine.observe(one, self.now)]
@@ -106,6 +135,118 @@ def signals(effects: list[do.Effect]) -> list[tuple[int, int]]:
 
 def spawned(effects: list[do.Effect]) -> list[tuple[int, WorkerState]]:
     return [(tell.local_rank, tell.state) for e in effects if isinstance(e, do.Spawn) for tell in e.tell]
+
+
+def sought(effects: list[do.Effect]) -> list[Address]:
+    return [e.endpoint for e in effects if isinstance(e, do.Seek)]
+
+
+def said(effects: list[do.Effect], kind: type[T]) -> list[tuple[str | None, T]]:
+    return [(e.node, e.message) for e in effects if isinstance(e, do.Say) and isinstance(e.message, kind)]
+
+
+# --- the job, which no store keeps
+
+
+ONE, TWO = Address("host1", 29400), Address("host2", 29400)
+
+
+def test_it_looks_at_every_endpoint_and_founds_the_job_where_it_may() -> None:
+    agent = Agent(endpoints=(ONE, TWO))
+    effects = agent.see(saw.Tick())
+    assert sought(effects) == [ONE, TWO]
+    agent.see(saw.Listening(TWO))
+    assert agent.engine.record is None
+    agent.see(saw.NotFound(ONE))
+    assert agent.engine.record is not None
+    assert [m.node for m in agent.engine.record.members] == ["a"]
+
+
+def test_it_asks_whoever_it_finds_and_takes_the_record_that_is_shown() -> None:
+    agent = Agent(endpoints=(ONE,))
+    agent.see(saw.Tick())
+    ((node, hello),) = said(agent.see(saw.Found(ONE, "b")), Hello)
+    assert (node, hello.version, hello.lineage) == ("b", 0, "")
+    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    effects = agent.see(saw.Heard("b", Record(shown, stands=True)))
+    assert agent.engine.record == shown
+    assert agent.report is not None
+    assert agent.report.lineage == "b@1"
+    assert [hello.lineage for _, hello in said(effects, Hello)] == ["b@1"], "it asks to join that job, on that link"
+
+
+def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
+    agent = Agent(endpoints=(ONE,))
+    effects = agent.see(saw.Tick())
+    while (due := agent.engine.deadline()) is not None:
+        agent.now = due
+        effects = agent.see(saw.Tick(), *(saw.NotFound(endpoint) for endpoint in sought(effects)))
+    (end,) = (e for e in effects if isinstance(e, do.End))
+    assert end.result.outcome is do.Outcome.STORE_LOST
+    assert end.result.reason.startswith("no agent of this job answers at host1:29400 after 60 s")
+    assert agent.now == 60.0
+
+
+def meeting(tolerance_s: float = 3.0) -> Agent:
+    """It leads a world with b and c, without a store, and has heard both."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=tolerance_s)
+    world = sealed(*(member(node) for node in "abc"))
+    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="a@1"), stands=True)))
+    agent.see(saw.WorkerStoreOpened(5000))
+    for node in "bc":
+        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage="a@1"), 2, "a@1")))
+    agent.say()
+    return agent
+
+
+def test_in_too_small_a_part_of_its_world_it_waits_with_its_workers_paused() -> None:
+    agent = meeting()
+    assert agent.engine.stage is Stage.WORKING
+    effects = agent.go_on(5.0)
+    assert paused(effects) == [0]
+    assert agent.engine.is_cut_off
+    assert any("2 of 3 nodes cannot be reached" in e.text for e in effects if isinstance(e, do.Note))
+    assert not said(effects, Accept)
+    assert {e.host for e in sought(effects)} >= {"host-b", "host-c"}, "it looks for them"
+
+
+def test_with_the_greater_part_it_goes_on() -> None:
+    agent = meeting()
+    effects: list[do.Effect] = []
+    for second in range(1, 6):
+        effects += agent.go_on(float(second))
+        effects += agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, lineage="a@1", sequence=second)))
+    ((_, asked),) = said(effects, Accept)
+    assert [m.node for m in asked.round.members] == ["a", "b"]
+    assert not agent.engine.is_cut_off
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    assert agent.engine.record == asked.round
+
+
+@pytest.mark.parametrize(
+    ("answer", "dead"),
+    [
+        (saw.NotFound(Address("host-c", 7000), refused=True), True),
+        (saw.Found(Address("host-c", 7000), "x"), True),
+        (saw.NotFound(Address("host-c", 7000)), False),
+        (saw.Found(Address("host-c", 7000), "c"), False),
+    ],
+    ids=["refused", "another", "no answer", "itself"],
+)
+def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
+    answer: saw.Observation, dead: bool
+) -> None:
+    """It does not answer, and the others need not wait until it has been silent for long."""
+    agent = meeting()
+    before = agent.engine.record
+    away = Report(member("b"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    ((_, asked),) = said(agent.see(saw.Heard("b", away)), Accept)
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    agent.see(saw.LinkDown("c", gone=False))
+    assert agent.engine.record == before
+    assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
+    agent.see(answer)
+    assert agent.engine.record == (asked.round if dead else before)
 
 
 # --- words

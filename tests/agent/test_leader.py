@@ -66,5 +66,60 @@ def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> Non
     assert leadership._by_a_member(sealed(A), after).stepless == 3
 
 
+def test_absent_are_members_that_are_not_heard_and_may_live() -> None:
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
+    leadership.lend(STORE)
+    leadership.hear(ready(A))
+    leadership.lead(sealed(A, B, C), 0.0)
+    assert [m.node for m in leadership.absent] == ["b", "c"]
+    liveness.heard("b", 0.1)
+    leadership.hear(ready(B))
+    liveness.mark_gone("c")
+    leadership.mark_gone("c")
+    leadership.lead(sealed(A, B, C), 0.2)
+    assert leadership.absent == [], "c is known to be dead"
+    for second in range(1, 7):
+        liveness.look(second)
+    leadership.lead(sealed(A, B), 6.0)
+    assert [m.node for m in leadership.absent] == ["b"], "it has reported, and is silent now"
+    leadership.stand_down()
+    assert leadership.absent == [], "others look for them"
+
+
+def test_in_touch_are_those_that_report_here() -> None:
+    leadership = Leader("a", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5), retry_s=1.0)
+    assert not leadership.in_touch("b")
+    leadership.hear(ready(B))
+    assert leadership.in_touch("b")
+    leadership.lose_touch("b")
+    assert not leadership.in_touch("b")
+    leadership.hear(ready(B))
+    assert leadership.in_touch("b")
+
+
+def test_a_proposal_that_cannot_be_decided_is_made_anew_with_the_next_news_or_after_a_while() -> None:
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), retry_s=1.0)
+    leadership.lend(STORE)
+    leadership.hear(ready(A))
+    leadership.hear(ready(B))
+    liveness.mark_gone("c")
+    world = sealed(A, B, C)
+    assert _proposals(leadership.lead(world, 0.0))
+    leadership.put_off(0.0)
+    liveness.deadline()
+    assert leadership.again_at == 1.0
+    assert not _proposals(leadership.lead(world, 0.5))
+    leadership.hear(ready(B, sequence=1))
+    assert not _proposals(leadership.lead(world, 0.6)), "that is no news"
+    assert _proposals(leadership.lead(world, 1.0))
+    leadership.put_off(1.0)
+    liveness.mark_gone("b")
+    leadership.mark_gone("b")
+    (proposal,) = _proposals(leadership.lead(world, 1.1))
+    assert [m.node for m in proposal.round.members] == ["a"]
+
+
 def _proposals(effects: list[do.Effect]) -> list[do.Propose]:
     return [effect for effect in effects if isinstance(effect, do.Propose)]

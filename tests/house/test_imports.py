@@ -16,9 +16,21 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "policies": [""],
     "runtime": ["events", "interrupt", "steplog", "channel", "groups", "worker", "worlds", "inprocess"],
-    "agent": ["errors", "protocol", "rendezvous", "core", "store", "torch_elastic", "workers", "loop", ""],
+    "agent": [
+        "errors",
+        "protocol",
+        "consensus",
+        "rendezvous",
+        "core",
+        "links",
+        "store",
+        "torch_elastic",
+        "workers",
+        "loop",
+        "",
+    ],
 }
-PURE = ["agent/protocol", "agent/rendezvous", "agent/core", "policies"]
+PURE = ["agent/protocol", "agent/consensus", "agent/rendezvous", "agent/core", "policies"]
 IMPURE_MODULES = {"time", "datetime", "os", "socket", "random", "subprocess", "threading", "logging"}
 OWN = {"runtime": {"runtime"}, "policies": {"policies"}, "agent": {"agent", "policies", "runtime"}}
 RUNTIME_THIRD_PARTY = {"pydantic", "watchdog"}

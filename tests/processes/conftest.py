@@ -60,10 +60,8 @@ def start(cluster: LocalCluster) -> Callable[..., Node]:
             args=args,
         )
         node = cluster.start(name, command, env)
-        if (
-            backend is None and len(cluster.nodes) == 1
-        ):  # the first node hosts the store, whoever wins the race for the port else
-            cluster.wait_for("the store listens", lambda: listens(port))
+        if backend is None and len(cluster.nodes) == 1:  # it founds the job, whoever wins the race for the port else
+            cluster.wait_for("the first node listens", lambda: listens(port))
         return node
 
     return start

@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from local_cluster import PATIENCE_S, LocalCluster, Node, free_port
-from softrun.agent import cli
+from softrun.agent import cli, local_agent
+from softrun.agent.errors import JobFailedError
+from softrun.agent.store.settings import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
@@ -36,8 +40,12 @@ NOT_A_RANGE = "is not a number or a range of nodes: give N or MIN:MAX, with 1 <=
 NOT_A_DURATION = "is not a duration: give a number of seconds above 0, or leave it out"
 SETTINGS = (
     "join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval, keep_alive_max_attempt, "
-    "is_host, timeout, rank, store_type, heartbeat_timeout"
+    "is_host, timeout, rank, store_type, heartbeat_timeout, token_file, witness"
 )
+MOST_S = "should be less than or equal to 315360000"
+BYTES = os.fsdecode(b"\xff")
+NO_HOST = "which is no name or address of one: give a name of labels of up to 63 characters, 253 in all, or an address"
+NO_ID = "cannot name the directory of its logs: leave out slashes and what cannot be printed"
 ERROR_LINES = {
     ("--nnodes=4:2", SCRIPT): f"--nnodes '4:2' {NOT_A_RANGE}",
     ("--nnodes=0", SCRIPT): f"--nnodes '0' {NOT_A_RANGE}",
@@ -101,6 +109,71 @@ ERROR_LINES = {
     (*ETCD, "--rdzv_conf=ca_cert=/no/such", SCRIPT): (
         "--rdzv_conf ca_cert=/no/such cannot be read: No such file or directory"
     ),
+    # What torchrun ends in a traceback for, waits for, or takes.
+    **{
+        (*C10D, f"--rdzv_conf={key}={text}", SCRIPT): f"--rdzv_conf {key}={text!r} is refused: Input {says}"
+        for key, text, says in (
+            ("join_timeout", "inf", "should be a finite number"),
+            ("timeout", "nan", "should be a finite number"),
+            ("keep_alive_interval", "-inf", "should be a finite number"),
+            ("last_call_timeout", "1e23", MOST_S),
+            ("timeout", "1e23", MOST_S),
+            ("heartbeat_timeout", "1e23", MOST_S),
+            ("keep_alive_interval", "86401", "should be less than or equal to 86400"),
+            ("keep_alive_max_attempt", "9999999", "should be less than or equal to 1000000"),
+        )
+    },
+    (*C10D, "--node_rank=2147483648", SCRIPT): (
+        "--rdzv_conf rank=2147483648 is refused: Input should be less than or equal to 2147483647"
+    ),
+    ("--monitor_interval=inf", SCRIPT): (
+        "--monitor_interval inf is not up to 315360000 seconds: give fewer, or leave it out"
+    ),
+    ("--monitor_interval=nan", SCRIPT): (
+        "--monitor_interval nan is not up to 315360000 seconds: give fewer, or leave it out"
+    ),
+    ("--hard_timeout=1e23", SCRIPT): (
+        "--hard_timeout 1e+23 is not up to 315360000 seconds: give fewer, or leave it out"
+    ),
+    ("--shutdown_timeout=999999999999", SCRIPT): (
+        "--shutdown_timeout 999999999999 is not a number of seconds: give 0 or more"
+    ),
+    ("--nproc_per_node=99999999999999", SCRIPT): "--nproc_per_node 99999999999999 is more than 65536: give less",
+    ("--nnodes=1:99999999999", SCRIPT): "--nnodes 99999999999 is more than 2147483647: give less",
+    ("--max_restarts=99999999999", SCRIPT): "--max_restarts 99999999999 is more than 2147483647: give less",
+    **{
+        (*C10D, f"--rdzv_id={name}", SCRIPT): f"--rdzv_id {name!r} {NO_ID}"
+        for name in ("/etc", "../x", "a/b", "a\nb", "\x1b]0;x", BYTES, "\u202ex")
+    },
+    (*C10D, f"--rdzv_id={'x' * 247}", SCRIPT): (
+        f"--rdzv_id {'x' * 20!r}… is longer than 246 bytes: give a shorter one"
+    ),
+    **{
+        ("--rdzv_backend=c10d", f"--rdzv_endpoint={host}:1", SCRIPT): (
+            f"--rdzv_endpoint has the host {host[:80]!r}, {NO_HOST}"
+        )
+        for host in ("a" * 64 + ".b", "b." * 130 + "c", "a..b", BYTES, "a b")
+    },
+    ("--rdzv_backend=c10d", "--rdzv_endpoint=me:hush@host:1", SCRIPT): (
+        "--rdzv_endpoint has an '@': give HOST:PORT alone, without a user or a password"
+    ),
+    ("--rdzv_backend=etcd3", "--rdzv_endpoint=me:hush@host:1", SCRIPT): (
+        "--rdzv_endpoint has an '@': give HOST:PORT alone, without a user or a password"
+    ),
+    ("--rdzv_backend=c10d", f"--rdzv_endpoint=h:{'9' * 5000}", SCRIPT): (
+        "--rdzv_endpoint has the port 99999999999999999999, which is above 65535: correct it"
+    ),
+    ("--standalone", f"--local_addr={BYTES}", SCRIPT): f"--local_addr has the host {BYTES!r}, {NO_HOST}",
+    ("--rdzv_backend=", SCRIPT): ("--rdzv_backend is empty: use c10d, etcd3, static, or leave it out"),
+    (*C10D, "--rdzv_conf=backend=c10d", SCRIPT): (
+        "--rdzv_conf is refused (torch.distributed.elastic.rendezvous.api.RendezvousParameters() got multiple values "
+        "for keyword argument 'backend'): leave out what is a flag of its own"
+    ),
+    ("--no_python", "--module", SCRIPT): "--no_python and --module exclude each other: leave one of them out",
+    (f"--role={BYTES}", "/no/such.py"): (
+        f"the training script '/no/such.py' does not exist: correct its path (here is {Path.cwd()})"
+    ),
+    ("z" * 300,): f"the training script {'z' * 300!r} does not exist: correct its path (here is {Path.cwd()})",
     ("/no/such/train.py",): (
         f"the training script '/no/such/train.py' does not exist: correct its path (here is {Path.cwd()})"
     ),
@@ -121,6 +194,106 @@ def test_one_line_that_names_the_thing_the_value_and_the_remedy(
     args: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert error_lines(args, capfd, monkeypatch) == [f"softrun: error: {ERROR_LINES[args]}"]
+
+
+WRONG_VARIABLES = {
+    **{
+        ("LOGLEVEL", level): (
+            f"LOGLEVEL {level!r} is not a level that torch knows: give DEBUG, INFO, WARNING, ERROR or CRITICAL"
+        )
+        for level in ("10", "", "info", "loud", BYTES)
+    },
+    **{
+        (name, text): f"{name} {text!r} is not a switch: give 0 or 1, or unset it"
+        for name in ("PET_STANDALONE", "PET_NO_WARM_START", "PET_MODULE")
+        for text in ("abc", "", "1.0", BYTES)
+    },
+    ("PET_NNODES", ""): f"--nnodes '' {NOT_A_RANGE}",
+    ("PET_RDZV_BACKEND", ""): "--rdzv_backend is empty: use c10d, etcd3, static, or leave it out",
+    ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"): (
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT soon is not a number of seconds: give 0 or more"
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), WRONG_VARIABLES)
+def test_a_wrong_variable_is_named(
+    name: str, text: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    assert error_lines([SCRIPT], capfd, monkeypatch) == [f"softrun: error: {WRONG_VARIABLES[name, text]}"]
+
+
+WRONG_LINES = {
+    ("--nproc_per_node", "--", SCRIPT): "argument --nproc-per-node/--nproc_per_node: expected one argument",
+    ("--max_restarts=x", SCRIPT): "argument --max-restarts/--max_restarts: invalid int value: 'x'",
+    ("--start_method=thread", SCRIPT): (
+        "argument --start-method/--start_method: invalid choice: 'thread' (choose from 'spawn', 'fork', 'forkserver')"
+    ),
+    (f"--node_rank={'9' * 5000}", SCRIPT): "argument --node-rank/--node_rank: invalid int value: '999",
+    ("--re=\x1b[2J", "--no-such"): "the following arguments are required: training_script",
+    (): "the following arguments are required: training_script",
+}
+
+
+@pytest.mark.parametrize("args", WRONG_LINES, ids=" ".join)
+def test_a_malformed_line_is_one_line_and_2(args: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(args))
+    assert ended.value.code == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"softrun: error: {WRONG_LINES[args]}")
+    assert len(err) < 1100
+
+
+FLAGS = [
+    action.option_strings[-1]
+    for action in cli.build_parser()._actions
+    if action.option_strings and action.nargs is None and action.default != []
+]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="argparse takes it for a value since")
+@pytest.mark.parametrize("flag", FLAGS)
+def test_two_dashes_are_no_value(flag: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert error_lines([f"{flag}=--", SCRIPT], capfd, monkeypatch) == [
+        f"softrun: error: {flag} has '--' as its value: give another, or leave it out"
+    ]
+
+
+def test_what_another_node_says_is_made_printable(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "\x1b]0;owned\x07 a\nsoftrun: error: forged\n" + "x" * 100_000
+
+    def end(*_: object) -> NoReturn:
+        raise JobFailedError(f"the job was ended on all nodes ({reason}): look at their logs")
+
+    monkeypatch.setattr(local_agent, "run_agent", end)
+    (line,) = error_lines(["--standalone", SCRIPT], capfd, monkeypatch)
+    assert line.isprintable()
+    assert line.startswith(
+        r"softrun: error: the job was ended on all nodes (\x1b]0;owned\x07 a\nsoftrun: error: forged"
+    )
+    assert len(line) < 1100
+
+
+@pytest.mark.parametrize("args", [("--rdzv_conf=nope=1", SCRIPT), ("/no/such.py",), ("--rdzv_id=/x", *C10D, SCRIPT)])
+def test_a_refused_line_leaves_nothing_behind(
+    args: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert error_lines(args, capfd, monkeypatch)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", [BYTES, "a\nb", "ü" * 600])
+def test_any_role_runs(role: str) -> None:
+    done = launch("--standalone", "--nproc_per_node=1", f"--role={role}", "--no_python", "true")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "error" not in done.stderr
 
 
 def test_a_host_that_cannot_be_found(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +328,8 @@ def test_a_store_that_cannot_be_reached() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"softrun: error: no store answers at {endpoint} after 1 s: start the agent of that host, or correct "
-        "--rdzv_endpoint"
+        f"softrun: error: no agent of this job answers at {endpoint} after 1 s: start the agent of that host, or "
+        "correct --rdzv_endpoint"
     )
     assert "Traceback" not in done.stderr
 
@@ -193,6 +366,25 @@ def test_two_jobs_with_one_id(cluster: LocalCluster, start: Callable[..., Node])
     assert "another --rdzv_id" in line
     cluster.wait_for_steps(2, after=time.monotonic())
     assert first.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nnodes", ["2", "1:2"])
+def test_the_longest_times_can_be_waited_for(cluster: LocalCluster, start: Callable[..., Node], nnodes: str) -> None:
+    """The loop waits with epoll, which takes no more than 24 days at once."""
+    names = ("join_timeout", "read_timeout", "close_timeout", "last_call_timeout")
+    longest = [
+        *(f"{name}={LONGEST_S}" for name in names),
+        "keep_alive_interval=86400",
+        "keep_alive_max_attempt=1000000",
+    ]
+    flags = (f"--rdzv_conf={','.join(longest)}", f"--monitor_interval={LONGEST_S}", f"--shutdown_timeout={LONGEST_S}")
+    node = start("a", "count.py", "10", "0.01", nnodes=nnodes, flags=flags)
+    time.sleep(2)
+    assert node.process.poll() is None, node.output()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 1
+    assert "Traceback" not in node.output()
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, 
 `ready=5s`, how long one that was started outside of the world takes to ask for one; `step=0.1s`: workers count steps,
 which take so long. Directives:
 
-    host A              A, which starts next, hosts the store
     start A B           agents A and B start
     after 1s            time passes
     kill A              A's process is killed with its workers: its host refuses connections
@@ -32,7 +31,7 @@ which take so long. Directives:
     sigterm A           A's agent gets SIGTERM
     finish              every worker of the world exits 0
 
-A trace has one line for whatever a person sees: rounds in the store, what each worker is told or sent, whose stacks are
+A trace has one line for whatever a person sees: the rounds that are agreed on, what each worker is told or sent, whose stacks are
 shown, after which step it leaves where all leave together, how each agent ended. `started in` a round is started at
 work; `started outside` is started beside it, PAUSED. Nodes have the beat interval 1 s and the tolerance 5 s, like real
 ones.
@@ -66,14 +65,14 @@ class Scribe(Watcher):
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         lost = f", lost {' '.join(after.lost)}" if after.lost else ""
         if after.phase is Phase.CLOSED:
-            self._write("store: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
+            self._write("record: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
         elif before is not None and after.finishing and not before.finishing:
-            self._write("store: admits nobody any more")
+            self._write("record: admits nobody any more")
         elif after.phase is Phase.OPEN:
-            self._write(f"store: open for {_names(after)}{lost}")
+            self._write(f"record: open for {_names(after)}{lost}")
         else:
             fault = f", after: {_fault(after.fault)}" if after.fault is not None else ""
-            self._write(f"store: round {after.number} sealed {_names(after)}{lost}{fault}")
+            self._write(f"record: round {after.number} sealed {_names(after)}{lost}{fault}")
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         match effect:
@@ -177,7 +176,6 @@ class Player:
         self._workers = 1
         self._restarts = 3
         self._join_timeout_s = 600.0
-        self._host = ""
         self._grace_s = 30.0
         self._last_call_wait_s = 0.0
         self._never_ready: set[str] = set()
@@ -195,8 +193,6 @@ class Player:
         match directive.split():
             case ["job", *settings]:
                 self._configure(dict(setting.split("=") for setting in settings))
-            case ["host", name]:
-                self._host = name
             case ["start", *names]:
                 for name in names:
                     self._start(name)
@@ -279,8 +275,6 @@ class Player:
         if name in self._never_ready:
             node.slow_to_ready_s = NEVER_S
         node.never_asks = name in self._never_asks
-        if name == self._host:
-            self.cluster.store.host = node
         # One after the other, so that the order in which they are found is the order in which they stand.
         self.cluster.run_until(self.cluster.now + 0.02)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -15,19 +16,22 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from values import member, sealed
+from values import member
+from values import opened as opened_round
 
 from local_etcd import LocalEtcd
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.protocol.codec import encode_round
-from softrun.agent.protocol.observations import LeaseRenewed, LeasesExpired, Observation
-from softrun.agent.store import backends
-from softrun.agent.store.backends import choose_backend
+from softrun.agent.protocol.observations import LeaseRenewed, LeasesExpired, Observation, RecordSeen, StoreLost
+from softrun.agent.store import secrets
+from softrun.agent.store.backends import choose_backend, token_path
 from softrun.agent.store.base import Change, StoreThreads
 from softrun.agent.store.etcd import EtcdStore
 from softrun.agent.store.etcd_client import EtcdAccess, _event_loop, _write, parse_endpoints
+from softrun.agent.store.settings import EtcdSettings, RendezvousSettings
 from softrun.agent.torch_elastic.elastic import RendezvousParameters
 from softrun.agent.torch_elastic.handler import get_rendezvous_handler
+from softrun.agent.usage import check_endpoint
 from softrun.policies import load_policy
 
 pytestmark = pytest.mark.etcd
@@ -126,7 +130,7 @@ def test_many_leases_are_looked_up(etcd: LocalEtcd, open_at: Open) -> None:
 
 def test_who_comes_late_is_told_which_members_are_gone(etcd: LocalEtcd, open_at: Open) -> None:
     here = open_at(etcd, "here", lease_s=60)
-    world = sealed(replace(member("here"), lease_number=1), replace(member("gone"), lease_number=3), number=0)
+    world = opened_round(replace(member("here"), lease_number=1), replace(member("gone"), lease_number=3))
     here.create(1, encode_round(world))
     seen: SimpleQueue[Observation] = SimpleQueue()
     threads = StoreThreads(lambda: open_at(etcd, "late"), seen.put)
@@ -280,6 +284,89 @@ def test_a_record_that_was_removed_ends_the_job_in_one_line(etcd: LocalEtcd, ope
         store.create(2, b"2")
 
 
+# --- keys of others
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What softrun warns of, even where a command line has been run before."""
+    monkeypatch.setattr(logging.getLogger("softrun"), "propagate", True)
+    return caplog
+
+
+FOREIGN = (
+    *(
+        "members/foo",
+        "members/",
+        "members//1",
+        "members/foo/bar",
+        "members/foo/-1",
+        "members/foo/1/2",
+        "members/foo/\u0661",
+    ),
+    *(f"members/foo/{'9' * 400}", "members/\udcff\udcfe/1", "members/\x1b[2J/1", "record/xyz", "recorder", "other", ""),
+)
+
+
+def test_keys_of_strangers_are_passed_over(etcd: LocalEtcd, open_at: Open, warnings: pytest.LogCaptureFixture) -> None:
+    store, leaver = open_at(etcd), open_at(etcd, "leaver")
+    changes = watching(store)
+    write(store, 1)
+    assert changes.get(timeout=5).record == b"1"
+    for name in FOREIGN:
+        etcd.ctl("put", store._prefix + name, "\udcff{]\n")
+        etcd.ctl("del", store._prefix + name)
+    leaver.leave(over=False)
+    assert changes.get(timeout=5) == Change(None, (("leaver", 1),))
+    write(store, 2)
+    assert changes.get(timeout=5).record == b"2"
+    assert [record.getMessage() for record in warnings.records] == [
+        "etcd has keys among this job's that are no agent's, such as members/foo: they are passed over"
+    ], "once a minute at most"
+
+
+def test_the_key_of_a_member_is_put_again(etcd: LocalEtcd, open_at: Open, warnings: pytest.LogCaptureFixture) -> None:
+    robbed, other = open_at(etcd, "robbed", lease_s=60), open_at(etcd, "other", lease_s=60)
+    own, seen = watching(robbed), watching(other)
+    assert [robbed.renew().lease_number for _ in range(2)] == [1, 1]
+    lease = robbed._lease
+    etcd.ctl("del", f"{robbed._prefix}members/robbed/1")
+    for changes in (own, seen):
+        assert changes.get(timeout=5).expired == (("robbed", 1),), "to the others it is gone"
+    assert [robbed.renew().lease_number for _ in range(2)] == [2, 2]
+    assert other.missing([("robbed", 1), ("robbed", 2)]) == {("robbed", 1)}
+    assert str(lease) not in etcd.ctl("lease", "list", "-w", "fields")
+    assert "takes a new lease" in warnings.text
+    etcd.ctl("del", f"{robbed._prefix}members/", "--prefix")
+    assert other.missing([("other", 1)]) == {("other", 1)}, "as after a gap in what is watched"
+    assert other.renew().lease_number == 1
+    assert other.renew().lease_number == 2
+
+
+def test_a_record_that_vanishes_disturbs_nobody_who_watches(etcd: LocalEtcd, open_at: Open) -> None:
+    seen: SimpleQueue[Observation] = SimpleQueue()
+    stores: list[EtcdStore] = []
+
+    def open_store() -> EtcdStore:
+        stores.append(open_at(etcd, "a"))
+        return stores[0]
+
+    threads = StoreThreads(open_store, seen.put)
+    threads.start()
+    while not isinstance(seen.get(timeout=10), RecordSeen):
+        pass
+    threads.propose(opened_round(member("a")))
+    while seen.get(timeout=10) != RecordSeen(opened_round(member("a"))):
+        pass
+    etcd.ctl("del", f"{stores[0]._prefix}record")
+    etcd.ctl("put", f"{stores[0]._prefix}members/x", "")
+    etcd.ctl("del", f"{stores[0]._prefix}members/x")
+    threads.renew()
+    while not isinstance(found := seen.get(timeout=10), LeaseRenewed):
+        assert not isinstance(found, StoreLost)
+    threads.close()
+
+
 # --- getting in
 
 
@@ -386,20 +473,158 @@ def choose(endpoint: str = "h:1", **conf: object) -> None:
     choose_backend("etcd3", endpoint, dict(conf), load_policy("soft"), "job", "node", 1, "127.0.0.1")
 
 
+@pytest.fixture(autouse=True)
+def _no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_taken", {})
+
+
 def test_a_password_has_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    backends._password_from_environment.cache_clear()
     with pytest.raises(UsageError, match="SOFTRUN_ETCD_PASSWORD"):
         choose(user="me")
     with pytest.raises(UsageError, match="has no key 'password'"):
         choose(user="me", password="p")
     with pytest.raises(UsageError, match="cannot be read"):
         choose(user="me", password_file=str(tmp_path / "none"))
-    backends._password_from_environment.cache_clear()
+    monkeypatch.setenv("SOFTRUN_ETCD_PASSWORD", "")
+    with pytest.raises(UsageError, match="there is no password"):
+        choose(user="me")
     monkeypatch.setenv("SOFTRUN_ETCD_PASSWORD", "hush")
     choose(user="me")
     assert "SOFTRUN_ETCD_PASSWORD" not in os.environ, "the workers inherit the environment"
     choose(user="me")  # it is remembered
     assert "hush" not in repr(EtcdAccess(("h:1",), user="me", password="hush"))
+
+
+def test_a_password_that_goes_over_plain_http_is_warned_of(
+    tmp_path: Path, authority: Path, warnings: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    secret.chmod(0o600)
+    choose(password_file=str(secret))
+    choose(user="me", password_file=str(secret), protocol="https")
+    choose(endpoint="https://h:1", user="me", password_file=str(secret))
+    choose(user="me", password_file=str(secret), ca_cert=f"{authority}/ca.pem")
+    assert not warnings.records
+    choose(user="me\x1b", password_file=str(secret))
+    [warning] = warnings.records
+    assert warning.getMessage() == (
+        "the password of --rdzv_conf user=me\\x1b goes to etcd unencrypted: give protocol=https there"
+    )
+
+
+def test_a_password_that_everybody_can_read_is_warned_of(tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    secret.chmod(0o644)
+    choose(user="me", password_file=str(secret), protocol="https")
+    [warning] = warnings.records
+    assert warning.getMessage() == (
+        f"--rdzv_conf password_file={secret} can be read by every user of this machine: chmod 600 it"
+    )
+
+
+@pytest.fixture
+def odd(tmp_path: Path, authority: Path) -> dict[str, str]:
+    """Files that are not what they should be, and some that are, by what they are."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    (tmp_path / "spaces").write_text(" \n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x80")
+    (tmp_path / "huge").write_bytes(bytes(2 << 20))
+    (tmp_path / "text").write_text("-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n")
+    run(
+        tmp_path,
+        *("openssl", "rsa", "-aes128", "-passout", "pass:x"),
+        "-in",
+        f"{authority}/ca-client.key",
+        "-out",
+        "locked",
+    )
+    names = ("fifo", "empty", "spaces", "bytes", "huge", "text", "locked", "none")
+    kept = ("ca.pem", "ca-client.pem", "ca-client.key", "other-client.key")
+    return {
+        "directory": str(tmp_path),
+        **{name: str(tmp_path / name) for name in names},
+        **{name: str(authority / name) for name in kept},
+    }
+
+
+PAIR = {"ssl_cert": "ca-client.pem", "ssl_cert_key": "ca-client.key"}
+WRONG_FILES: tuple[tuple[dict[str, str], str], ...] = (
+    ({"ca_cert": "none"}, "ca_cert={none} cannot be read: No such file or directory"),
+    ({"ca_cert": "directory"}, "ca_cert={directory} is not a regular file: give the path of one"),
+    ({"ca_cert": "fifo"}, "ca_cert={fifo} is not a regular file: give the path of one"),
+    ({"ca_cert": "empty"}, "ca_cert={empty} holds no certificate (*): give a file in PEM format"),
+    ({"ca_cert": "bytes"}, "ca_cert={bytes} holds no certificate (*): give a file in PEM format"),
+    ({"ca_cert": "text"}, "ca_cert={text} holds no certificate (*): give a file in PEM format"),
+    ({"ca_cert": "ca-client.key"}, "ca_cert={ca-client.key} holds no certificate (*): give a file in PEM format"),
+    ({"ca_cert": "huge"}, "ca_cert={huge} has 2097152 bytes, which no such file has: correct the path"),
+    ({"ssl_cert": "ca-client.pem"}, "ssl_cert={ca-client.pem} without its key: give ssl_cert_key as well"),
+    ({"ssl_cert_key": "ca-client.key"}, "ssl_cert_key={ca-client.key} without its certificate: give ssl_cert as well"),
+    (PAIR | {"ssl_cert": "none"}, "ssl_cert={none} cannot be read: No such file or directory"),
+    (PAIR | {"ssl_cert": "fifo"}, "ssl_cert={fifo} is not a regular file: give the path of one"),
+    (PAIR | {"ssl_cert": "text"}, "ssl_cert={text} holds no certificate (*): give a file in PEM format"),
+    (PAIR | {"ssl_cert_key": "none"}, "ssl_cert_key={none} cannot be read: No such file or directory"),
+    (PAIR | {"ssl_cert_key": "fifo"}, "ssl_cert_key={fifo} is not a regular file: give the path of one"),
+    (PAIR | {"ssl_cert_key": "empty"}, "ssl_cert_key={empty} holds no key (*): give a file in PEM format"),
+    (PAIR | {"ssl_cert_key": "ca.pem"}, "ssl_cert_key={ca.pem} holds no key (*): give a file in PEM format"),
+    (PAIR | {"ssl_cert_key": "locked"}, "ssl_cert_key={locked} is encrypted: give a key without a passphrase"),
+    (
+        PAIR | {"ssl_cert_key": "other-client.key"},
+        "ssl_cert_key={other-client.key} is not the key of ssl_cert={ca-client.pem}: give the two that belong together",
+    ),
+    ({"password_file": "fifo"}, "password_file={fifo} is not a regular file: give the path of one"),
+    ({"password_file": "none"}, "password_file={none} cannot be read: No such file or directory"),
+    ({"password_file": "empty"}, "password_file={empty} is empty: write the secret into it"),
+    ({"password_file": "spaces"}, "password_file={spaces} is empty: write the secret into it"),
+    ({"password_file": "bytes"}, "password_file={bytes} is not text in UTF-8: write the secret alone into it"),
+    ({"password_file": "huge"}, "password_file={huge} has 2097152 bytes, which no such file has: correct the path"),
+)
+
+
+@pytest.mark.parametrize(
+    "conf", WRONG_FILES, ids=lambda conf: ",".join(f"{key}={name}" for key, name in conf[0].items())
+)
+def test_a_wrong_file_is_named_at_once(conf: tuple[dict[str, str], str], odd: dict[str, str]) -> None:
+    files, says = conf
+    user = {"user": "me"} if "password_file" in files else {}
+    began = time.monotonic()
+    with pytest.raises(UsageError) as refusal:
+        choose(**user, **{key: odd[name] for key, name in files.items()})
+    assert time.monotonic() - began < 2
+    for name, path in odd.items():
+        says = says.replace(f"{{{name}}}", path)
+    start, _, end = says.partition("*")
+    said = str(refusal.value)
+    assert said.isprintable()
+    assert said.startswith("--rdzv_conf ")
+    assert start in said
+    assert said.endswith(end)
+
+
+def test_right_files_are_taken(odd: dict[str, str]) -> None:
+    choose(ca_cert=odd["ca.pem"])
+    choose(**{key: odd[name] for key, name in PAIR.items()}, ca_cert=odd["ca.pem"])
+
+
+@pytest.mark.parametrize("endpoint", ["me:hush@h", "me:hush@h:1", "https://me:hush@h:1", "a:1,me:hush@h:1", "hush@"])
+@pytest.mark.parametrize("refuse", [choose, check_endpoint])
+def test_a_password_in_the_endpoint_is_refused_and_not_shown(refuse: Callable[[str], None], endpoint: str) -> None:
+    with pytest.raises(UsageError, match="has an '@': give HOST:PORT alone") as refusal:
+        refuse(endpoint)
+    assert "hush" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("conf", [{"token_file": "/secret", "witness": "h:1"}, {}])
+def test_every_backend_knows_the_settings_of_the_job(conf: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (RendezvousSettings, EtcdSettings):
+        settings = kind.parse(conf, load_policy("soft"))
+        assert (settings.token_file, settings.witness) == (conf.get("token_file"), conf.get("witness"))
+        monkeypatch.setenv("SOFTRUN_TOKEN_FILE", "/other")
+        assert token_path(settings) == conf.get("token_file", "/other")
+        assert token_path(settings) == conf.get("token_file", "/other"), "it is remembered"
+        assert "SOFTRUN_TOKEN_FILE" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -415,7 +640,13 @@ def test_endpoints(text: str, parsed: tuple[str, ...]) -> None:
     assert parse_endpoints(text) == parsed
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:0", "ftp://a:1", "a:1,,b:1", "a:1/path"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a:b", "a:0", "ftp://a:1", "a:1,,b:1", "a:1/path", "a b:1", "a:65536", f"a:{'9' * 5000}", "a..b:1"),
+        *("a" * 64 + ".b:1", "a." * 130 + ":1", "\udcff:1", "a\n:1", "[]:1"),
+    ],
+)
 def test_wrong_endpoints(text: str) -> None:
     with pytest.raises(UsageError, match="is not HOST:PORT"):
         parse_endpoints(text)

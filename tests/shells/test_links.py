@@ -8,32 +8,48 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from softrun.agent.loop.links import ACCEPT_AGAIN_S, MAX_LINE, PROBE_S, WARNINGS, WARNINGS_S, Links
+from softrun.agent.links.connection import MAX_LINE
+from softrun.agent.links.dialled import PROBE_S
+from softrun.agent.links.links import Links
+from softrun.agent.links.listeners import ACCEPT_AGAIN_S
+from softrun.agent.links.quiet_log import WARNINGS, WARNINGS_S
 from softrun.agent.protocol.codec import PROTOCOL_VERSION
 from softrun.agent.protocol.model import Beat, Hello, Member, NodeIntent, Report
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
+
+SECRET = b"the secret of these tests"
 
 
 class End:
     """One agent's links and what was observed on them."""
 
-    def __init__(self, node: str, job: str = "job") -> None:
+    def __init__(self, node: str, job: str = "job", host: str = "127.0.0.1", **settings: Any) -> None:
         self.node = node
+        self.host = host
         self.selector = selectors.DefaultSelector()
         self.seen: list[Observation] = []
         self.now = 0.0
-        self.links = Links(self.selector, job, node, "127.0.0.1", self.seen.append, lambda: self.now)
+        self.links = Links(
+            self.selector,
+            job=job,
+            node=node,
+            host=host,
+            observe=self.seen.append,
+            clock=lambda: self.now,
+            **settings,
+        )
         self.open = True
 
     @property
     def member(self) -> Member:
-        return Member(self.node, 1, "127.0.0.1", self.links.port, "role", ())
+        return Member(self.node, 1, self.host, self.links.port, "role", ())
 
     def turn(self) -> None:
         if self.open:
@@ -49,14 +65,19 @@ class End:
         self.selector.close()
         self.open = False
 
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self.links.close()
+            self.selector.close()
 
-@pytest.fixture
-def ends() -> Iterator[tuple[End, End]]:
-    pair = End("a"), End("b")
+
+@pytest.fixture(params=[None, SECRET], ids=["no secret", "secret"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[End, End]]:
+    pair = End("a", secret=request.param), End("b", secret=request.param)
     yield pair
     for end in pair:
-        if end.open:
-            end.links.close()
+        end.close()
 
 
 def until(*ends: End, see: Observation, at: End) -> None:
@@ -67,12 +88,21 @@ def until(*ends: End, see: Observation, at: End) -> None:
             end.turn()
 
 
+def until_true(*ends: End, so: Callable[[], object], patience_s: float = 10) -> None:
+    """Turn the loops until it is so."""
+    deadline = time.monotonic() + patience_s
+    while not so():
+        assert time.monotonic() < deadline, "it does not come true"
+        for end in ends:
+            end.turn()
+
+
 REPORT = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), NodeIntent.READY)
 
 
 def connect(a: End, b: End) -> None:
     a.links.dial(b.member)
-    until(a, b, see=LinkUp("b"), at=a)
+    until(a, b, see=LinkUp(b.node), at=a)
 
 
 def test_both_ends_talk(ends: tuple[End, End]) -> None:
@@ -134,22 +164,24 @@ def test_a_silent_peer_is_not_waited_for_for_ever(ends: tuple[End, End]) -> None
     """Its kernel accepts, and nobody answers: a stopped process."""
     a, b = ends
     connect(a, b)
-    a.links._dialled["b"].sock.shutdown(socket.SHUT_RD)  # the link is lost, and b is not asked to do anything
-    while len(a.links._probes) == 0:
-        a.turn()
+    link = a.links._dialled.link("b")
+    assert link is not None
+    assert link._sock is not None
+    link._sock.shutdown(socket.SHUT_RD)  # the link is lost, and b is not asked to do anything
+    until_true(a, so=lambda: a.links.deadline() == PROBE_S)
     a.now = PROBE_S - 0.1
     a.turn()
     assert a.seen == [LinkUp("b")]
     a.now = PROBE_S
     until(a, see=LinkDown("b", gone=False), at=a)
-    assert not a.links._open
+    assert not a.links._wiring.open
 
 
 def test_an_agent_that_is_out_of_descriptors_does_everything_else(
-    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It slept in its only loop, and the listener, which stays readable, brought it back there at once."""
-    a, b = ends
+    a, b = End("a"), End("b")
     connect(a, b)
     a.seen.clear()
     full = True
@@ -164,30 +196,48 @@ def test_an_agent_that_is_out_of_descriptors_does_everything_else(
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("sleeps"))
     c = End("c")
     c.links.dial(b.member)
-    while not caplog.records:
-        b.turn()
+    until_true(b, c, so=lambda: caplog.records)
     a.links.say("b", Beat())
     until(a, b, c, see=Heard("a", Beat()), at=b)
     assert len(caplog.records) == 1, "it tries again after a while"
     full, b.now = False, ACCEPT_AGAIN_S
     until(a, b, c, see=LinkUp("b"), at=c)
-    c.links.close()
+    for end in (a, b, c):
+        end.close()
 
 
-def test_a_link_that_never_stood_proves_nothing(ends: tuple[End, End]) -> None:
+def test_a_host_that_refuses_has_no_such_agent_any_more(ends: tuple[End, End]) -> None:
     a, b = ends
+    member = b.member
+    b.die()
+    a.links.dial(member)
+    until(a, see=LinkDown("b", gone=True), at=a)
+
+
+def test_a_loopback_address_of_another_machine_proves_nothing(ends: tuple[End, End]) -> None:
+    """It leads here, not there."""
+    a, b = ends
+    a.links._wiring.identity = replace(a.links._wiring.identity, host="192.0.2.1")
     member = b.member
     b.die()
     a.links.dial(member)
     until(a, see=LinkDown("b", gone=False), at=a)
 
 
+@pytest.mark.parametrize(("node", "host"), [("x" * 600, "127.0.0.1"), ("b", "a\0b"), ("b", "")])
+def test_a_member_that_nobody_can_be_is_not_reached(ends: tuple[End, End], node: str, host: str) -> None:
+    a, b = ends
+    a.links.dial(replace(b.member, node=node, host=host))
+    until(a, b, see=LinkDown(node, gone=False), at=a)
+    assert b.seen == []
+
+
 def test_another_job_is_refused(ends: tuple[End, End]) -> None:
     a, _ = ends
-    other = End("b", job="another")
+    other = End("b", job="another", secret=a.links._wiring.identity.secret)
     a.links.dial(other.member)
     until(a, other, see=LinkDown("b", gone=False), at=a)
-    other.links.close()
+    other.close()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +275,7 @@ def test_garbage_is_refused(ends: tuple[End, End], garbage: bytes) -> None:
 def test_what_is_said_last_arrives_though_the_link_is_closed_at_once(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)
-    last = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), NodeIntent.FAILED, reason="x" * 500_000)
+    last = Report(Member("a", 1, "127.0.0.1", 1, "role", ()), NodeIntent.FAILED, reason="x" * 60_000)
     a.links.say("b", last)
     a.open = False
     closing = time.monotonic()

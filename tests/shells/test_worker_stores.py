@@ -9,7 +9,7 @@ from softrun.agent.workers.stores import KEPT, WorkerStores
 
 def test_the_last_ones_stay_for_workers_that_are_slow_to_begin() -> None:
     seen: SimpleQueue[Observation] = SimpleQueue()
-    stores = WorkerStores(seen.put)
+    stores = WorkerStores(seen.put, "127.0.0.1")
     ports = []
     for _ in range(KEPT + 2):
         stores.open()

@@ -51,17 +51,17 @@ class OneWorldPerRound(Checker):
     """A round number stands for one world; numbers and versions rise one by one; a closed job stays closed."""
 
     def __init__(self) -> None:
-        self._worlds: dict[int, tuple[object, ...]] = {}
+        self._worlds: dict[tuple[str, int], tuple[object, ...]] = {}
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if before is not None:
             self.demand(before.phase is not Phase.CLOSED, f"{by.name} reopened a closed job")
             self.demand(after.version == before.version + 1, f"version {before.version} → {after.version}")
-            self.demand(after.number in (before.number, before.number + 1), f"round {before.number} → {after.number}")
+            self.demand(after.number >= before.number, f"round {before.number} → {after.number}")
             self.demand(not before.finishing or after.finishing, "a job that was finishing is not any more")
         if after.phase is Phase.SEALED:
             world = (after.members, after.worker_store)
-            known = self._worlds.setdefault(after.number, world)
+            known = self._worlds.setdefault((after.lineage, after.number), world)
             self.demand(known == world, f"round {after.number} is two worlds: {known} and {world}")
 
 
@@ -84,7 +84,8 @@ class Ranks(Checker):
     """Ranks are dense and disjoint, and every worker is told its place in the world as it was sealed."""
 
     def __init__(self) -> None:
-        self._places: dict[int, dict[Life, tuple[object, ...]]] = {}
+        # Of two jobs that are one, both may have a world of this number.
+        self._places: dict[int, list[tuple[Life, tuple[object, ...]]]] = defaultdict(list)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if not sealed_anew(before, after):
@@ -95,20 +96,23 @@ class Ranks(Checker):
         everyone = lives(after)
         roles = [m.role for m in after.members for _ in m.workers]
         self.demand(len(set(everyone)) == len(everyone), f"round {after.number} has a worker twice")
-        self._places[after.number] = {
-            life: (
-                rank,
-                len(everyone),
-                roles[:rank].count(roles[rank]),
-                roles.count(roles[rank]),
-                sum(other[0] == life[0] for other in everyone),
-                [m.node for m in after.members].index(life[0]),
-                len(after.members),
-                store.host,
-                store.port,
+        self._places[after.number] += [
+            (
+                life,
+                (
+                    rank,
+                    len(everyone),
+                    roles[:rank].count(roles[rank]),
+                    roles.count(roles[rank]),
+                    sum(other[0] == life[0] for other in everyone),
+                    [m.node for m in after.members].index(life[0]),
+                    len(after.members),
+                    store.host,
+                    store.port,
+                ),
             )
             for rank, life in enumerate(everyone)
-        }
+        ]
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         tells = effect.tell if isinstance(effect, do.Spawn) else (effect,) if isinstance(effect, do.Tell) else ()
@@ -116,9 +120,7 @@ class Ranks(Checker):
             if isinstance(effect, do.Spawn) and tell.state is WorkerState.PAUSED:
                 continue  # outside: its place is what is expected only
             places = [
-                place
-                for life, place in self._places.get(tell.round, {}).items()
-                if (life[0], life[2]) == (node.name, tell.local_rank)
+                place for life, place in self._places[tell.round] if (life[0], life[2]) == (node.name, tell.local_rank)
             ]
             info = tell.info
             told = (
@@ -132,7 +134,7 @@ class Ranks(Checker):
                 info.master_addr,
                 info.master_port,
             )
-            self.demand(places == [told], f"{node.name}/{tell.local_rank} was told {told}, its place is {places}")
+            self.demand(told in places, f"{node.name}/{tell.local_rank} was told {told}, its place is {places}")
             self.demand(
                 info.local_rank == tell.local_rank, f"{node.name}/{tell.local_rank} was told another local rank"
             )
@@ -307,7 +309,9 @@ class NoGhosts(Checker):
             if died is not None:
                 # What the network held back can arrive long after its sender has died.
                 heard_at = by.heard.get(member.node, 0.0)
-                since = self.cluster.now - max(died, by.born, by.woke, heard_at, self.cluster.store.back_at)
+                since = self.cluster.store.made_at(after) - max(
+                    died, by.born, by.woke, heard_at, self.cluster.store.back_at
+                )
                 lease_s = self.cluster.store.lease_s if isinstance(self.cluster.store, LeasedStore) else 0.0
                 self.demand(
                     since <= max(by.config.beat_tolerance_s, lease_s) + margin_s,

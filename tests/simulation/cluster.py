@@ -17,21 +17,22 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from simulation.conditions import Habits, Range, Timing, Weather
-from simulation.network import Link, Network
-from simulation.store import LeasedStore, Store
+from simulation.network import HERE, Link, Network
+from simulation.store import Agreement, Keeper, LeasedStore
 from simulation.workers import Process, Workers
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.model import Round
+from softrun.agent.protocol.model import Accept, Address, Ballot, Decided, Record, Report, Round
 from softrun.policies import RestartPolicyStrategy
 
+ENDPOINT = Address(HERE, 29400)
 TIMER_LATE_S = 1e-6  # a timer is never early, whatever two clocks make of their sum
 
 #: Never shown to watchers: there are many, and no promise is about them.
@@ -39,12 +40,13 @@ CHATTER = (
     do.Say,
     do.Dial,
     do.HangUp,
-    do.BeatAsLeader,
-    do.ReadLeaderBeat,
+    do.Seek,
     do.RenewLease,
     saw.Heard,
     saw.Tick,
-    saw.LeaderBeatSeen,
+    saw.Listening,
+    saw.Found,
+    saw.NotFound,
     saw.LeaseRenewed,
 )
 
@@ -71,6 +73,7 @@ class Node:
     slow_to_ready_s: float = 0.0  # how much longer than others its workers take until they ask for a world
     watch_due: bool = False
     never_asks: bool = False  # its workers take their world from their environment
+    asked: dict[tuple[int, Ballot], Round] = field(default_factory=dict)  # what it has asked the others to accept
     tick_at: float | None = None
     ticks: int = 0
     processes: dict[int, Process] = field(default_factory=dict)  # the last of each local rank
@@ -124,7 +127,7 @@ class Cluster:
             watcher.cluster = self
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
-        self.store = Store(self) if lease_s is None else LeasedStore(self, lease_s)
+        self.store: Keeper = Agreement(self) if lease_s is None else LeasedStore(self, lease_s)
         self.network = Network(self)
         self.workers = Workers(self)
         self.events = 0
@@ -156,6 +159,8 @@ class Cluster:
     # --- agents
 
     def start(self, config: EngineConfig, policy: RestartPolicyStrategy, offset: float = 0.0) -> Node:
+        if isinstance(self.store, Agreement) and not config.endpoints:
+            config = replace(config, endpoints=(ENDPOINT,))
         node = Node(config.node, config, Engine(config, policy, self.now + offset), offset, born=self.now)
         self.nodes[node.name] = node
         self.network.listen(node)
@@ -181,7 +186,12 @@ class Cluster:
         if not isinstance(seen, CHATTER):
             for watcher in self.watchers:
                 watcher.observed(node, seen)
+        if gone := self._learns_of(seen):
+            for watcher in self.watchers:
+                watcher.observed(node, saw.LinkDown(gone, gone=True))
+        before = node.engine.record
         effects = node.engine.observe(seen, self.now + node.offset)
+        self._compare(node, before, effects)
         for listener in self.listeners:
             listener(node, seen, effects)
         for effect in effects:
@@ -190,6 +200,41 @@ class Cluster:
                     watcher.effect(node, effect)
             self._perform(node, effect)
         self._arm(node)
+
+    def _learns_of(self, seen: saw.Observation) -> str:
+        """The node that this says is gone, other than by a link that is down."""
+        match seen:
+            case saw.NotFound(endpoint, refused=True) if (gone := self.network.at(endpoint)) is not None:
+                return gone.name
+            case saw.Heard(name, Report(ends=True)):
+                return name
+            case _:
+                return ""
+
+    def _compare(self, node: Node, before: Round | None, effects: list[do.Effect]) -> None:
+        """Where the agents keep the record, what they have agreed on shows in them alone."""
+        if not isinstance(self.store, Agreement):
+            return
+        first = before
+        for effect in effects:
+            match effect:
+                # It may have gone on from a record at once.
+                case do.Say(None, Accept(ballot, round_)):
+                    self.store.made(node, round_)
+                    node.asked[round_.version, ballot] = round_
+                case do.Say(None, Decided(version, ballot)):
+                    self.store.adopted(node, node.asked[version, ballot], before)
+                    before = node.asked[version, ballot]
+                case do.Say(None, Record(round_)):
+                    self.store.made(node, round_)
+                    self.store.adopted(node, round_, before)
+                    before = round_
+        self.store.looked_at(node)
+        record = node.engine.record
+        if record is not None and record is not first:
+            self.store.adopted(node, record, before)
+            for watcher in self.watchers:
+                watcher.observed(node, saw.RecordSeen(record))
 
     def _arm(self, node: Node) -> None:
         due = node.engine.deadline()
@@ -246,8 +291,7 @@ class Cluster:
         for watcher in self.watchers:
             watcher.died(node)
         self.network.process_ended(node, silent)
-        if self.store.host is node:
-            self.store.host_died()
+        self.store.ended()
 
     def _perform(self, node: Node, effect: do.Effect) -> None:
         match effect:
@@ -255,10 +299,8 @@ class Cluster:
                 self.network.say(node, to, message)
             case do.Propose(round_):
                 self.store.propose(node, round_)
-            case do.BeatAsLeader():
-                self.store.raise_beats(node)
-            case do.ReadLeaderBeat():
-                self.store.read_beats(node)
+            case do.Seek():
+                self.network.seek(node, effect)
             case do.RenewLease():
                 self.store.renew(node)
             case do.OpenWorkerStore():

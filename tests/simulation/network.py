@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 from simulation.conditions import Range
 from softrun.agent.protocol import codec
+from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Address, Hello, Member, Message
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
+
+HERE = "here"
+"""The host of an endpoint that is the address of every node."""
 
 # The codecs are pure, so the same bytes need not be read twice.
 _encode_message = lru_cache(maxsize=4096)(codec.encode_message)
@@ -43,9 +47,14 @@ class Network:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._addresses: dict[Address, Node] = {}
+        self._holders: dict[Address, Node] = {}  # who listens at an endpoint
 
     def listen(self, node: Node) -> None:
         self._addresses[Address(node.config.host, node.config.port)] = node
+
+    def at(self, address: Address) -> Node | None:
+        """The node whose agent listens, or did, at this address."""
+        return self._addresses.get(address)
 
     def split(self, side: dict[str, int]) -> None:
         """Cut the network: nodes with different numbers do not reach each other."""
@@ -87,6 +96,36 @@ class Network:
         node.links[link] = None
         self._cluster.after(self._cluster.draw(self._cluster.timing.connect), self._connect, link)
 
+    def seek(self, node: Node, seek: do.Seek) -> None:
+        self._cluster.after(self._cluster.draw(self._cluster.timing.connect), self._seek, node, seek)
+
+    def _seek(self, node: Node, seek: do.Seek) -> None:
+        endpoint = seek.endpoint
+        target = self._addresses.get(endpoint) or self._holders.get(endpoint)
+        taken = target is not None and target.alive
+        if seek.listens and not taken and node.alive and endpoint.host in (HERE, node.config.host):
+            self._holders[endpoint] = node
+            self._cluster.deliver(node, saw.Listening(endpoint))
+        elif target is None or not (target.alive or target.dark) and self.reachable(node, target):
+            self._cluster.deliver(node, saw.NotFound(endpoint, refused=True))
+        elif target.dark or target.stalled or not self.reachable(node, target):
+            self._cluster.after(seek.give_up_s, self._cluster.deliver, node, saw.NotFound(endpoint))
+        else:
+            if target is not node and target.name not in node.dialled and node.alive:
+                link = Link(node, target, up=True, ends={node.name, target.name})
+                node.dialled[target.name] = link
+                node.links[link] = target.links[link] = None
+                self._name(link, target)
+            self._cluster.deliver(node, saw.Found(endpoint, target.name))
+
+    def _name(self, link: Link, receiver: Node) -> None:
+        """The acceptor of a link knows who has dialled it."""
+        sender = link.other(receiver)
+        old = receiver.inbound.pop(sender.name, None)
+        if old is not None and old is not link:
+            self._drop(receiver, old)
+        receiver.inbound[sender.name] = link
+
     def _connect(self, link: Link) -> None:
         node, target = link.dialer, link.target
         if node.name not in link.ends:
@@ -94,7 +133,7 @@ class Network:
         if not self.reachable(node, target) or target.dark:
             self._cluster.after(self._cluster.draw(self._cluster.timing.give_up), self._link_down, link, node, False)
         elif not target.alive:
-            self._link_down(link, node, False)
+            self._link_down(link, node, True)
         else:
             # The kernel accepts, whatever the agent behind it is doing.
             link.up = True
@@ -132,11 +171,7 @@ class Network:
         message = _decode_message(data)
         receiver.heard[sender.name] = self._cluster.now
         if isinstance(message, Hello):
-            # A link that was accepted has no name before its first message.
-            old = receiver.inbound.pop(sender.name, None)
-            if old is not None and old is not link:
-                self._drop(receiver, old)
-            receiver.inbound[sender.name] = link
+            self._name(link, receiver)  # a link that was dialled has no name before its first message
         self._cluster.observe(receiver, saw.Heard(sender.name, message))
 
     def _observe_link(self, link: Link, node: Node, seen: saw.Observation) -> None:
@@ -147,7 +182,8 @@ class Network:
         """`node` learns that this link is no more."""
         if node.name not in link.ends or not node.alive:
             return
-        named = link.dialer is node or node.inbound.get(link.dialer.name) is link
+        other = node.dialled.get(link.dialer.name)
+        named = link.dialer is node or (node.inbound.get(link.dialer.name) is link and not (other and other.up))
         self._forget(node, link)
         if named:
             self._cluster.deliver(node, saw.LinkDown(link.other(node).name, gone))

@@ -1,11 +1,10 @@
-"""The simulated stores.
-
-One record, changed by compare-and-swap. Requests and replies can be slow or lost, so a proposal may be applied without
-its proposer hearing of it. Watchers are pushed the newest record; one that was cut off gets it later.
+"""Who keeps the record: the agents themselves (`Agreement`), or a store with leases (`LeasedStore`).
 
 The leased one behaves as real etcd was seen to (`tests/shells/test_etcd.py`): a lease expires only while the store is
 there, and never before its owner could know; when the store was away all leases that stood begin anew; a client repeats
-a renewal until it is answered, and counts its lease from when the answered request was sent.
+a renewal until it is answered, and counts its lease from when the answered request was sent. It has one record, changed
+by compare-and-swap. Requests and replies can be slow or lost, so a proposal may be applied without its proposer hearing
+of it. Watchers are pushed the newest record; one that was cut off gets it later.
 """
 
 from __future__ import annotations
@@ -26,44 +25,116 @@ CALL_TIMEOUT_S = 0.3  # then a client asks again
 _decode_round = lru_cache(maxsize=256)(codec.decode_round)
 
 
-class Store:
-    """The one record, and the leader's beats."""
+class Keeper:
+    """What the rest of the simulation asks whoever keeps the record."""
+
+    lease_s = 0.0
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.round: Round | None = None
-        self.beats = 0
-        self.host: Node | None = None
-        self.lost = False
+        """The newest record."""
         self.writes = 0
         self.back_at = 0.0  # when it was away last
-        self._watchers: list[Node] = []
 
     def begin(self, node: Node) -> None:
-        """What a driver is told first."""
-        self._watchers.append(node)
-        if self.lost:
-            self._cluster.deliver(node, saw.StoreLost("the host of the store is gone"))
+        """Tell a driver what it is told first."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """An agent has ended."""
+
+    def made_at(self, round_: Round) -> float:  # noqa: ARG002
+        """When this record was proposed, as far as that matters: it may be decided much later."""
+        return self._cluster.now
+
+    def propose(self, node: Node, round_: Round) -> None:
+        raise AssertionError(f"{node.name} has no store")
+
+    def renew(self, node: Node) -> None:
+        raise AssertionError(f"{node.name} renews a lease in a store that has none")
+
+    def reconnect(self, node: Node) -> None:
+        node.store_cut = False
+
+    def leave(self, node: Node) -> None:
+        """This agent ends in order."""
+
+    def in_doubt(self, name: str) -> bool:
+        """Was the lease of this node not renewed for most of its time?"""
+        return False
+
+    def was_in_doubt(self, name: str) -> bool:
+        """Was it ever?"""
+        return False
+
+
+class Agreement(Keeper):
+    """No store: the agents agree. This is the history of what they have agreed on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.records: dict[tuple[str, int], Round] = {}
+        self._makers: dict[Round, tuple[Node, float]] = {}
+        self._cut_off: set[str] = set()
+
+    def begin(self, node: Node) -> None:
+        self._cluster.deliver(node, saw.Tick())
+
+    def made(self, node: Node, round_: Round) -> None:
+        self._makers.setdefault(round_, (node, self._cluster.now))
+
+    def made_at(self, round_: Round) -> float:
+        return self._makers[round_][1] if round_ in self._makers else self._cluster.now
+
+    def adopted(self, node: Node, round_: Round, last: Round | None) -> None:
+        key = (round_.lineage, round_.version)
+        known = self.records.get(key)
+        if known is not None:
+            if known != round_:
+                raise AssertionError(f"version {round_.version} is two records: {known} and {round_}")
+            self._choose(round_)
             return
-        self._cluster.deliver(node, saw.StoreReady(hosted=self.host is node))
-        if node.store_cut:
-            node.watch_due = True
-        else:
-            self._cluster.deliver(node, saw.RecordSeen(self.round))
+        self.records[key] = round_
+        self.writes += 1
+        before = self.records.get((round_.lineage, round_.version - 1))
+        if before is None and last is not None and last.version == round_.version - 1:
+            before = last  # the founder of another lineage takes over
+        self._choose(round_)
+        by = self._makers[round_][0] if round_ in self._makers else node
+        for watcher in self._cluster.watchers:
+            watcher.recorded(before, round_, by)
+
+    def ended(self) -> None:
+        self._choose(self.round)
+
+    def _choose(self, otherwise: Round | None) -> None:
+        """The newest record is that of the job that has come furthest, of those that have agents."""
+        held = [n.engine.record for n in self._cluster.nodes.values() if n.alive and n.engine.record is not None]
+        self.round = max(held, key=self._rank, default=otherwise)
+
+    @staticmethod
+    def _rank(round_: Round) -> tuple[bool, int, str, int]:
+        return (not round_.is_last, round_.number, round_.lineage, round_.version)
+
+    def looked_at(self, node: Node) -> None:
+        if node.engine.is_cut_off:
+            self._cut_off.add(node.name)
+
+    def was_in_doubt(self, name: str) -> bool:
+        return name in self._cut_off
+
+
+class Store(Keeper):
+    """The one record in a store."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._watchers: list[Node] = []
 
     def propose(self, node: Node, round_: Round) -> None:
         data = codec.encode_round(round_)
         self._ask(node, partial(self._swap, node, data))
-
-    def raise_beats(self, node: Node) -> None:
-        self._ask(node, self._raise_beats)
-
-    def read_beats(self, node: Node) -> None:
-        self._ask(node, lambda: saw.LeaderBeatSeen(self.beats))
-
-    def _raise_beats(self) -> saw.Observation:
-        self.beats += 1
-        return saw.LeaderBeatSeen(self.beats)
 
     def _swap(self, by: Node, data: bytes) -> saw.Observation:
         proposed = _decode_round(data)
@@ -81,7 +152,7 @@ class Store:
     def _push(self, node: Node) -> None:
         if node.store_cut:
             node.watch_due = True
-        elif not self.lost:
+        else:
             self._cluster.deliver(node, saw.RecordSeen(self.round))
 
     def reconnect(self, node: Node) -> None:
@@ -95,41 +166,18 @@ class Store:
             self._cluster.after(self._delay(), self._serve, node, serve)
 
     def _serve(self, node: Node, serve: Callable[[], saw.Observation | None]) -> None:
-        if self.lost:
-            return
         answer = serve()
         if answer is not None and not self._cluster.chance(self._cluster.weather.lose_reply):
             self._cluster.after(self._delay(), self._answer, node, answer)
 
     def _answer(self, node: Node, answer: saw.Observation) -> None:
-        if not node.store_cut and not self.lost:
+        if not node.store_cut:
             self._cluster.deliver(node, answer)
 
     def _delay(self) -> float:
         cluster = self._cluster
         slow = cluster.weather.slow_s if cluster.chance(cluster.weather.slow) else (0.0, 0.0)
         return cluster.draw(cluster.timing.store) + cluster.draw(slow)
-
-    def host_died(self) -> None:
-        self.lost = True
-        for node in self._cluster.nodes.values():
-            if node.alive:
-                delay = self._cluster.draw(self._cluster.timing.notice)
-                self._cluster.after(delay, self._cluster.deliver, node, saw.StoreLost("the host of the store is gone"))
-
-    def renew(self, node: Node) -> None:
-        raise AssertionError(f"{node.name} renews a lease in a store that has none")
-
-    def leave(self, node: Node) -> None:
-        """This agent ends in order."""
-
-    def in_doubt(self, name: str) -> bool:
-        """Was the lease of this node not renewed for most of its time?"""
-        return False
-
-    def was_in_doubt(self, name: str) -> bool:
-        """Was it ever?"""
-        return False
 
 
 class LeasedStore(Store):
@@ -151,7 +199,6 @@ class LeasedStore(Store):
             return
         self._watchers.append(node)
         self._sure_until[node.name] = self._cluster.now + self.lease_s
-        self._cluster.deliver(node, saw.StoreReady(hosted=False))
         self._cluster.deliver(node, self._grant(node, self._cluster.now))
         self._cluster.deliver(node, saw.RecordSeen(self.round))
         members = self.round.members if self.round is not None else ()

@@ -30,7 +30,8 @@ from softrun.runtime.events import WorkerInfo
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others, if the wrapper has no barrier_timeout."""
-BEAT = timedelta(seconds=1)
+BEAT = timedelta(seconds=0.25)
+"""What the agents do by default, in jobs of up to 128."""
 START_S = 60.0
 _PATH_BYTES = 4096
 _SET_BY_WORLDS = (
@@ -65,7 +66,9 @@ class Meeting:
     def beats(self) -> dict[str, float]:
         """The settings of the agents' rendezvous."""
         interval = self.heartbeat_interval or BEAT
-        settings: dict[str, float] = {"keep_alive_interval": interval.total_seconds()}
+        settings: dict[str, float] = {}
+        if self.heartbeat_interval is not None:
+            settings["keep_alive_interval"] = interval.total_seconds()
         if self.heartbeat_timeout is not None:
             settings["keep_alive_max_attempt"] = max(2, math.ceil(self.heartbeat_timeout / interval))
         return settings

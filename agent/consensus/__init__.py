@@ -1,0 +1,7 @@
+"""How the agents of a job keep its record themselves, so that any of them may be lost.
+
+- `replica`: agreement on the next record, and who has accepted it
+- `quorum`: how many must have
+- `touch`: the leases by which an agent knows that it was not left behind
+- `search`: how an agent finds the job, and how the job finds those that look for it
+"""

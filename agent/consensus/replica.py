@@ -1,0 +1,318 @@
+"""The record, kept by the agents: how its members agree on the next one.
+
+Each version of the record is agreed on by the members of the one before, each time anew, by single-decree Paxos
+(Lamport, "Paxos Made Simple", 2001; that a record names the voters for the next is his reconfiguration, with a window
+of one):
+
+    leader → members   Prepare(ballot)            left out by the record's first member, in its first ballot
+    member → leader    Promise(what it accepted last)
+    leader → members   Accept(ballot, round)
+    member → leader    Accepted
+    leader → everybody Decided
+
+A record is decided once every member has accepted it, but for those known to be dead, and for silent ones if a quorum
+has accepted it (`softrun.agent.consensus.quorum`). So each member in touch has each record: if all others die, it knows
+what was agreed on. A proposal is made only if it can be decided as far as its maker knows; else it waits, and the
+engine proposes again.
+
+Nothing is written to a disk: an agent that ends never returns under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from softrun.agent.consensus.quorum import is_quorum
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Agreement,
+    Ballot,
+    Decided,
+    Hello,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Round,
+    lineage,
+)
+
+NO_BALLOT: Ballot = (-1, "")
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What an agent knows of the others."""
+
+    gone: Callable[[str], bool]
+    """Whether the process of a node has certainly ended."""
+    silent: Callable[[str], bool]
+    """Whether a node is taken for dead because it was not heard."""
+    parted: Callable[[list[str]], bool]
+    """Whether these nodes, which are gone, had certainly not left this agent behind."""
+    stands: Callable[[], bool]
+    """Whether this agent is sure that its record is the newest, or follows one that is."""
+
+
+@dataclass
+class _Attempt:
+    """A ballot of this agent's that is under way."""
+
+    ballot: Ballot
+    wish: Round
+    missing: dict[str, None]  # the members that have not answered what was asked last
+    answered: set[str] = field(default_factory=set)
+    promises: list[Promise] = field(default_factory=list)
+    accept: Accept | None = None  # once it is asked for
+
+    def hear(self, node: str) -> None:
+        """Note that a member has answered."""
+        self.missing.pop(node, None)
+        self.answered.add(node)
+
+
+class Replica:
+    """One agent's copy of the record, its vote on the next one, and its own proposal for it."""
+
+    def __init__(self, node: str, peers: Peers) -> None:
+        self._node = node
+        self._peers = peers
+        self.record: Round | None = None
+        self._past: dict[str, Round] = {}  # the last record of each other job that was this one
+        self._promised = NO_BALLOT
+        self._accepted_in = NO_BALLOT
+        self._accepted: Round | None = None
+        self._attempt: _Attempt | None = None
+        self._news: Round | None = None
+        self.short = False
+        """Whether a proposal waits because too few members of the record are in touch."""
+
+    @property
+    def missing(self) -> Collection[str]:
+        """The members whose answer to its own proposal is missing."""
+        return self._attempt.missing if self._attempt is not None else ()
+
+    def take(self) -> Round | None:
+        """Return the record if it has changed since the last call."""
+        news, self._news = self._news, None
+        return news
+
+    # --- proposing
+
+    def propose(self, round_: Round) -> list[Effect]:
+        """Try to make `round_` the next record. Returns the effects; `take` has the record that is decided, if any."""
+        record = self.record
+        if record is None or not self._votes(self._node):
+            # Nobody has a say: there was no job, or all its members are gone.
+            version = round_.version
+            while (name := lineage(self._node, version)) in self._past:
+                version += 1  # it has begun anew at this one before, and a name is one job's
+            return self._decide(replace(round_, version=version, lineage=name))
+        if round_.version != record.version + 1:
+            return []
+        out = {m.node: None for m in record.members if self._is_out(m.node)}
+        if not self._suffices({m.node for m in record.members if m.node not in out}, out):
+            self.short = True
+            return []
+        self.short = False
+        if self._attempt is not None and self._attempt.accept is not None:
+            return []  # some may have accepted it, so it comes to its end first
+        if record.members[0].node == self._node and self._promised == NO_BALLOT:
+            self._attempt = self._new_attempt(0, round_)
+            return self._ask_to_accept(self._attempt, round_)
+        if self._attempt is not None and self._attempt.ballot == self._promised:
+            self._attempt.wish = round_
+            return []
+        self._attempt = self._new_attempt(max(self._promised[0], 0) + 1, round_)
+        prepare = Prepare(round_.version, self._attempt.ballot)
+        self._promised = prepare.ballot
+        self._attempt.promises.append(self._promise(prepare))
+        self._attempt.hear(self._node)
+        return [do.Say(None, prepare), *self.advance()]
+
+    def advance(self) -> list[Effect]:
+        """Go on with this agent's own proposal if that is possible now. Call it after every observation."""
+        attempt = self._attempt
+        if attempt is not None and attempt.accept is None and attempt.ballot < self._promised:
+            self._attempt = attempt = None  # it may not vote for its own lower ballot any more
+        if attempt is None or not self._suffices(attempt.answered, attempt.missing):
+            return []
+        if attempt.accept is None:
+            return self._ask_to_accept(attempt, _bound_to(attempt.promises) or attempt.wish)
+        decided = Decided(attempt.accept.round.version, attempt.ballot)
+        self._adopt(attempt.accept.round)
+        return [do.Say(None, decided)]
+
+    def _new_attempt(self, number: int, wish: Round) -> _Attempt:
+        if self.record is None:
+            raise AssertionError("a ballot without voters")
+        return _Attempt((number, self._node), wish, self._voters(self.record))
+
+    def _ask_to_accept(self, attempt: _Attempt, round_: Round) -> list[Effect]:
+        if self.record is None:
+            raise AssertionError("a ballot without voters")
+        attempt.accept = Accept(attempt.ballot, round_)
+        attempt.missing = self._voters(self.record)
+        attempt.answered.clear()
+        self._vote(attempt.accept)
+        attempt.hear(self._node)
+        return [do.Say(None, attempt.accept), *self.advance()]
+
+    def _decide(self, round_: Round) -> list[Effect]:
+        self.read(round_)
+        return [do.Say(None, Record(round_, stands=True))]
+
+    # --- what others say
+
+    def hear(self, node: str, message: Agreement) -> list[Effect]:
+        """Take in a message from `node`. Returns what to answer."""
+        next_version = self.record.version + 1 if self.record is not None else 0
+        if self._is_foreign(message):
+            return []
+        match message:
+            case Accept(ballot, round_) if round_.version == next_version:
+                return self._asked_to_accept(node, message)
+            case Prepare(version, ballot) if version == next_version and self._votes(self._node):
+                if ballot < self._promised:
+                    return [do.Say(node, Refused(version, self._promised))]
+                self._promised = ballot
+                return [do.Say(node, self._promise(message))]
+            case Promise(version, ballot) if (attempt := self._under_way(version, ballot)) and not attempt.accept:
+                attempt.promises.append(message)
+                attempt.hear(node)
+            case Accepted(version, ballot) if (attempt := self._under_way(version, ballot)) and attempt.accept:
+                attempt.hear(node)
+            case Refused(version, promised) if version == next_version:
+                self._promised = max(self._promised, promised)
+                if self._attempt is not None and promised > self._attempt.ballot:
+                    self._attempt = None  # the engine proposes again after a while
+            case Decided(version, ballot) if version == next_version:
+                if self._accepted is not None and self._accepted_in == ballot:
+                    self._adopt(self._accepted)
+            case _:
+                pass  # of another version, or from a node that knows less
+        return []
+
+    def is_behind(self, message: Agreement) -> bool:
+        """Whether the sender of a message that was heard knows a record that this agent does not."""
+        version = self.record.version if self.record is not None else 0
+        match message:
+            case Accept(_, round_):
+                return round_.version > version + 1
+            case Decided(decided) | Prepare(decided):
+                return decided > version + isinstance(message, Prepare)
+            case _:
+                return False
+
+    def greet(self, node: str, hello: Hello) -> list[Effect]:
+        """Return what a node that has said hello lacks: the record, or what it is to vote on."""
+        record = self.record
+        if record is None:
+            return []
+        if hello.lineage != record.lineage or hello.version < record.version:
+            effects: list[Effect] = [self._show(node, record)]
+        else:
+            effects = []
+        if self._attempt is not None and hello.version <= record.version:
+            prepare = Prepare(record.version + 1, self._attempt.ballot)
+            effects.append(do.Say(node, self._attempt.accept or prepare))
+        return effects
+
+    def compare(self, node: str, round_: Round) -> list[Effect] | None:
+        """Return what to answer `node`, which knows this record; None if this agent is to make something of it."""
+        own = self.record is not None and self.record.lineage == round_.lineage
+        last = self.record if own else self._past.get(round_.lineage)
+        if last is None or last.version < round_.version:
+            return None
+        if last.version == round_.version:
+            # It may come back to a job that it has left, but not to vote anew: it no longer knows what it has promised.
+            return None if not own and not _has_member(last, self._node) else []
+        return [self._show(node, last)]
+
+    def show(self, node: str) -> list[Effect]:
+        """Return the effect that shows the record to `node`."""
+        return [self._show(node, self.record)] if self.record is not None else []
+
+    def _show(self, node: str, round_: Round) -> Effect:
+        return do.Say(node, Record(round_, stands=round_ is self.record and self._peers.stands()))
+
+    def read(self, round_: Round) -> None:
+        """Take in a record that was decided, whatever its version."""
+        if self.record is not None and self.record.lineage != round_.lineage:
+            self._past[self.record.lineage] = self.record
+        self._adopt(round_)
+
+    # --- helpers
+
+    def _adopt(self, round_: Round) -> None:
+        self.record = self._news = round_
+        self._begin_version()
+
+    def _begin_version(self) -> None:
+        self._promised = self._accepted_in = NO_BALLOT
+        self._accepted = self._attempt = None
+        self.short = False
+
+    def _is_foreign(self, message: Agreement) -> bool:
+        """Whether the message carries a record of another job that was this one."""
+        match message:
+            case Accept(_, round_) | Promise(accepted=Round() as round_):
+                return self.record is not None and round_.lineage != self.record.lineage
+            case _:
+                return False
+
+    def _voters(self, record: Round) -> dict[str, None]:
+        """The members in rank order, and last those that will not answer: so the first shows who is waited for."""
+        return {m.node: None for m in sorted(record.members, key=lambda m: self._is_out(m.node))}
+
+    def _votes(self, node: str) -> bool:
+        return self.record is not None and _has_member(self.record, node)
+
+    def _is_out(self, node: str) -> bool:
+        return node != self._node and (self._peers.gone(node) or self._peers.silent(node))
+
+    def _suffices(self, present: Collection[str], missing: dict[str, None]) -> bool:
+        """Whether the members that are `present` may decide without those that are `missing`."""
+        if self.record is None:
+            raise AssertionError("a ballot without voters")
+        if missing and not self._is_out(next(iter(missing))):
+            return False  # the usual case, for each answer of thousands
+        if all(self._peers.gone(node) for node in missing):
+            return not is_quorum(self.record, missing) or self._peers.parted(list(missing))
+        return is_quorum(self.record, present) and all(self._is_out(node) for node in missing)
+
+    def _under_way(self, version: int, ballot: Ballot) -> _Attempt | None:
+        attempt = self._attempt
+        return attempt if attempt is not None and (attempt.wish.version, attempt.ballot) == (version, ballot) else None
+
+    def _asked_to_accept(self, node: str, message: Accept) -> list[Effect]:
+        version = message.round.version
+        if not self._votes(self._node):
+            self._accepted_in, self._accepted = message.ballot, message.round  # until it is decided
+            return []
+        if message.ballot < self._promised:
+            return [do.Say(node, Refused(version, self._promised))]
+        self._vote(message)
+        return [do.Say(node, Accepted(version, message.ballot))]
+
+    def _vote(self, message: Accept) -> None:
+        self._promised = self._accepted_in = message.ballot
+        self._accepted = message.round
+
+    def _promise(self, prepare: Prepare) -> Promise:
+        accepted_in = self._accepted_in if self._accepted is not None else None
+        return Promise(prepare.version, prepare.ballot, accepted_in, self._accepted)
+
+
+def _has_member(round_: Round, node: str) -> bool:
+    return any(m.node == node for m in round_.members)
+
+
+def _bound_to(promises: list[Promise]) -> Round | None:
+    """What the highest ballot has accepted: it may have been decided."""
+    last = max(promises, key=lambda promise: promise.accepted_in or NO_BALLOT)
+    return last.accepted

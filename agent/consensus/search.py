@@ -1,0 +1,138 @@
+"""How an agent finds its job, and how a job finds the agents that look for it: at the endpoints.
+
+An agent without a record looks for the job at every endpoint. If one is its own address, and nobody listens there, it
+does. If nobody answers at those before it in the list either, it founds the job.
+
+The job may outlive the agents that listened at its endpoints. So its leader looks at those, too, where no node of the
+job is known to listen: for an agent that has come there, and would found a second job, or to listen there itself. It
+also looks for the members that it does not hear: one that is refused is dead, and one that answers may know more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.model import Address
+
+LOOK_S = 0.15  # between two looks at an endpoint
+GIVE_UP_S = 0.3
+VISITS = 64  # looks at addresses of members that may be under way at a time
+
+
+class Search:
+    """One agent's search. Times are the engine's, in seconds.
+
+    `endpoints` are in the order in which they found the job; without any, nothing is searched for.
+    """
+
+    def __init__(self, node: str, endpoints: tuple[Address, ...]) -> None:
+        self._node = node
+        self._endpoints = self._places = endpoints
+        self._holders: dict[Address, str] = {}  # who listens there, as far as is known
+        self._asked: set[Address] = set()
+        self._look_at: dict[Address, float] = {}  # not before
+        self._empty: set[Address] = set()  # nobody answered there at the last look
+        self._visits: dict[Address, str] = {}  # members and others that are looked for, not under way yet
+        self._visiting: dict[Address, str] = {}
+        self.strangers: dict[Address, str] = {}
+        """What else has the port of an endpoint."""
+
+    # --- what is seen
+
+    def listening(self, endpoint: Address) -> None:
+        """This agent listens there."""
+        self._answered(endpoint)
+        self._holders[endpoint] = self._node
+
+    def found(self, endpoint: Address, node: str, now: float) -> str:
+        """`node` listens there. Returns the member that was looked for, if one was."""
+        sought = self._visiting.get(endpoint, "")
+        self._answered(endpoint)
+        self._look_at[endpoint] = now + LOOK_S
+        if not sought:
+            self._holders[endpoint] = node
+        return sought
+
+    def not_found(self, endpoint: Address, stranger: str, now: float) -> str:
+        """Nobody answers there. Returns the member that was looked for, if one was."""
+        sought = self._visiting.get(endpoint, "")
+        self._look_at[endpoint] = now + LOOK_S
+        self._answered(endpoint)
+        self._holders.pop(endpoint, None)
+        self._empty.add(endpoint)
+        if stranger:
+            self.strangers[endpoint] = stranger
+        return sought
+
+    def _answered(self, endpoint: Address) -> None:
+        self._visiting.pop(endpoint, None)
+        self._asked.discard(endpoint)
+        self._empty.discard(endpoint)
+        self.strangers.pop(endpoint, None)
+
+    # --- what is done
+
+    @property
+    def founds(self) -> bool:
+        """Whether this agent is the one to found the job, if it has met none."""
+        for endpoint in self._endpoints:
+            if self._holders.get(endpoint) == self._node:
+                return True
+            if endpoint not in self._empty:
+                return False
+        return False
+
+    def is_empty(self, address: Address) -> bool:
+        """Whether nobody answered there at the last look."""
+        return address in self._empty
+
+    def visit(self, address: Address, now: float, node: str = "") -> None:
+        """Look for `node`, or for whoever is there, at its address. Nothing happens if it was just looked for."""
+        if address not in self._visiting and now >= self._look_at.get(address, now):
+            self._visits[address] = node
+
+    def advance(
+        self, searches: bool, heir: Address | None, in_touch: Callable[[str], bool], now: float
+    ) -> list[Effect]:
+        """Return the looks that are due. `searches`: this agent has to find its job, or those that look for it.
+
+        `heir` is where else to find it; `in_touch`: whether there is a link with a node, so that it need not be found.
+        """
+        self._places = (*self._endpoints, heir) if heir is not None else self._endpoints
+        self._holders = {
+            endpoint: node for endpoint, node in self._holders.items() if node == self._node or in_touch(node)
+        }
+        effects: list[Effect] = []
+        for endpoint in self._waiting() if searches else ():
+            if now >= self._look_at.get(endpoint, now):
+                self._asked.add(endpoint)
+                effects.append(do.Seek(endpoint, GIVE_UP_S, listens=endpoint in self._endpoints))
+        while self._visits and len(self._visiting) < VISITS:
+            address = next(iter(self._visits))
+            node = self._visits.pop(address)
+            if in_touch(node):
+                continue
+            self._visiting[address] = node
+            effects.append(do.Seek(address, GIVE_UP_S, listens=False))
+        return effects
+
+    def deadline(self, searches: bool) -> float | None:
+        """When `advance` must be called without any news."""
+        due = (self._look_at[place] for place in self._waiting() if place in self._look_at)
+        return min(due, default=None) if searches else None
+
+    def _waiting(self) -> list[Address]:
+        return [e for e in self._places if e not in self._holders and e not in self._asked]
+
+    def failure(self, searched_s: float) -> str:
+        """Say that no job was found in `searched_s` seconds, and what to do."""
+        names = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._endpoints)
+        for endpoint, stranger in sorted(self.strangers.items()):
+            where = f"{endpoint.host}:{endpoint.port}"
+            return f"{stranger} answers at {where}: end it there, or choose another --rdzv_endpoint"
+        return (
+            f"no agent of this job answers at {names} after {searched_s:g} s: start the agent of that host, or correct "
+            "--rdzv_endpoint"
+        )

@@ -1,0 +1,163 @@
+"""What this agent dials: its links, one to a node, and probes.
+
+A probe finds out whether a peer is gone, or only the link to it. The kernel closes the sockets of a process that dies,
+so a link that breaks is the quickest sign of a death. But a link may break for other reasons, too, so this agent then
+dials the peer's listener once more. If it is refused, or somebody else answers, the process is gone; with a job secret,
+somebody else is whoever cannot prove to be that node. If the peer answers as before, only the link was lost. Silence
+for `PROBE_S` proves nothing, and is left to the missed beats.
+
+Only peers to which a link was up are probed. With a secret no stranger can be one.
+"""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+
+from softrun.agent.links.connection import Connection
+from softrun.agent.links.handshake import Dialling, RefusedError
+from softrun.agent.links.wiring import Wiring
+from softrun.agent.protocol.codec import decode_message
+from softrun.agent.protocol.model import Member
+from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp
+
+PROBE_S = 5.0
+TRIES = 20  # a dying process may still accept for a moment; each try takes one turn of the loop
+
+
+class Probes:
+    """The probes of one agent. LinkDown follows each."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._until: dict[Connection, float] = {}  # in the order in which they are due
+
+    def look(self, node: str, address: tuple[str, int], tries: int = TRIES) -> None:
+        """Find out whether the agent of `node`, which listened at `address`, is gone."""
+
+        def answered(connection: Connection, line: bytes) -> None:
+            gone = not dialling.is_alive(line)
+            self._forget(connection)
+            connection.close()
+            self._wiring.observe(LinkDown(node, gone))
+
+        def closed(connection: Connection, code: int) -> None:
+            self._forget(connection)
+            if code in (errno.ECONNREFUSED, errno.EPROTO):
+                self._wiring.observe(LinkDown(node, gone=True))
+            elif code in (0, errno.ECONNRESET) and tries > 1:
+                self.look(node, address, tries - 1)
+            else:
+                self._wiring.observe(LinkDown(node, gone=False))
+
+        connection = self._wiring.connect(address, answered, closed)
+        connection.node = node
+        self._until[connection] = self._wiring.clock() + PROBE_S
+        dialling = self._wiring.greet(connection, to=node, probe=True)
+
+    def deadline(self) -> float | None:
+        """When `sweep` has something to do."""
+        return next(iter(self._until.values()), None)
+
+    def sweep(self, now: float) -> None:
+        """Give up the probes that have waited long enough."""
+        while self._until:
+            connection, until = next(iter(self._until.items()))
+            if until > now:
+                return
+            self._forget(connection)
+            connection.lose(errno.ETIMEDOUT)
+
+    def _forget(self, connection: Connection) -> None:
+        self._until.pop(connection, None)
+
+
+class Dialled:
+    """The dialler's end of links."""
+
+    def __init__(self, wiring: Wiring, probes: Probes) -> None:
+        self._wiring = wiring
+        self._probes = probes
+        self._links: dict[str, Connection] = {}
+        self._replaced: dict[
+            str, Connection
+        ] = {}  # up until the new one is, so that the peer does not take it for lost
+
+    def dial(self, member: Member) -> None:
+        """Connect to the agent of `member`; LinkUp or LinkDown follows."""
+        before = self._links.pop(member.node, None)
+        if before is not None and before.up:
+            self._drop_replaced(member.node)
+            self._replaced[member.node] = before
+        elif before is not None:
+            before.close()
+        connection = self._wiring.connect((member.host, member.port), _not_yet, self._closed)
+        connection.node = member.node
+        self._links[member.node] = connection
+        connection.on_line = partial(self._answered, self._wiring.greet(connection, to=member.node))
+
+    def hang_up(self, node: str) -> None:
+        """Close the link to `node`, if there is one."""
+        self._drop_replaced(node)
+        connection = self._links.pop(node, None)
+        if connection is not None:
+            connection.close()
+
+    def link(self, node: str) -> Connection | None:
+        """Return the link to `node` if it is up."""
+        connection = self._links.get(node)
+        return connection if connection is not None and connection.up else None
+
+    def adopt(self, connection: Connection) -> None:
+        """Take over a connection that is up, and that was made to find any agent. It ends a dial to its node."""
+        node = connection.node
+        unfinished = self._links.pop(node, None)
+        self._drop_replaced(node)
+        self._links[node] = connection
+        connection.on_line, connection.on_close = self._said, self._closed
+        if unfinished is not None:
+            unfinished.close()
+            self._wiring.observe(LinkUp(node))
+
+    def _answered(self, dialling: Dialling, connection: Connection, line: bytes) -> None:
+        try:
+            met = dialling.answered(line)
+        except RefusedError as error:
+            if error.reply:
+                self._wiring.send(connection, error.reply)
+            raise
+        if met.reply:
+            self._wiring.send(connection, met.reply)
+        connection.sealing = met.sealing
+        connection.up = True
+        connection.on_line = self._said
+        self._drop_replaced(connection.node)
+        self._wiring.observe(LinkUp(connection.node))
+
+    def _said(self, connection: Connection, line: bytes) -> None:
+        message = decode_message(connection.unseal(line))
+        self._wiring.observe(Heard(connection.node, message))
+
+    def _closed(self, connection: Connection, code: int) -> None:
+        node = connection.node
+        if self._replaced.get(node) is connection:
+            del self._replaced[node]  # what becomes of the new one will be told
+            return
+        if self._links.get(node) is connection:
+            del self._links[node]
+        self._drop_replaced(node)
+        if connection.up:
+            self._probes.look(node, connection.address)
+        else:
+            # It was never up. If its host refuses, the process has ended; else the fault may be here.
+            refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(connection.address[0])
+            self._wiring.observe(LinkDown(node, gone=refused))
+
+    def _drop_replaced(self, node: str) -> None:
+        before = self._replaced.pop(node, None)
+        if before is not None:
+            before.close()
+
+
+def _not_yet(_connection: Connection, _line: bytes) -> None:
+    raise AssertionError("a line before the greeting was sent")

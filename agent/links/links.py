@@ -1,0 +1,166 @@
+"""Links: connections between agents, on which a member talks to its leader.
+
+The member dials, the leader accepts. Every line is one document, at most `MAX_LINE` bytes: the handshake's
+(`softrun.agent.links.handshake`), then messages (`softrun.agent.protocol.codec`) in any order, sealed if there is a job
+secret (`softrun.agent.links.sealing`).
+
+Nothing here blocks: the sockets are non-blocking and belong to the driver's selector, and names are looked up in a
+thread. Nothing that comes over a connection ends more than that connection.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+
+from softrun.agent.links.accepted import Accepted
+from softrun.agent.links.connection import Connection
+from softrun.agent.links.dialled import Dialled, Probes
+from softrun.agent.links.handshake import Identity
+from softrun.agent.links.listeners import Listeners, listening
+from softrun.agent.links.names import Names
+from softrun.agent.links.quiet_log import QuietLog
+from softrun.agent.links.relay import Relays
+from softrun.agent.links.seeker import Seeker
+from softrun.agent.links.strangers import Strangers
+from softrun.agent.links.wiring import Wiring
+from softrun.agent.protocol.codec import encode_message
+from softrun.agent.protocol.effects import Seek
+from softrun.agent.protocol.model import Member, Message
+from softrun.agent.protocol.observations import Observation
+
+
+class Links:
+    """All links of one agent. `observe` is called with what happens on them.
+
+    `bind` is the address at which it listens; "" is all. With a `secret`, only agents that have the same one get a
+    link. `listens` says whether it may listen at the endpoint of `seek`: None means if the address is this machine's.
+    Raises UsageError if the other agents cannot be told these names.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        *,
+        job: str,
+        node: str,
+        host: str,
+        observe: Callable[[Observation], None],
+        secret: bytes | None = None,
+        bind: str = "",
+        listens: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        Identity(job, node, host, 1, secret).check()
+        main = listening(bind, 0, all_six=":" in host)
+        self.port: int = main.getsockname()[1]
+        self._clock = clock
+        log = QuietLog(clock)
+        self._wiring = Wiring(
+            selector=selector,
+            identity=Identity(job, node, host, self.port, secret),
+            observe=observe,
+            send=self._send,
+            clock=clock,
+            log=log,
+            names=Names(selector, log),
+        )
+        self._probes = Probes(self._wiring)
+        self._relays = Relays(selector, log)
+        self._strangers = Strangers(log, lambda: self._listeners.listen_again())
+        self._dialled = Dialled(self._wiring, self._probes)
+        self._accepted = Accepted(self._wiring, self._probes, self._strangers, self._has_dialled)
+        self._listeners = Listeners(
+            selector,
+            log,
+            clock,
+            main,
+            bind,
+            welcome=lambda sock, source, is_endpoint: self._accepted.welcome(
+                sock, source, self._divert if is_endpoint else None
+            ),
+            room_at=self._strangers.room_at,
+        )
+        self._seeker = Seeker(
+            self._wiring,
+            listens_at=self._listeners.listens_at,
+            listen_at=self._listeners.listen_at,
+            has_link=self._has_dialled,
+            adopt=self._dialled.adopt,
+            listens=listens,
+        )
+
+    @property
+    def endpoint_port(self) -> int | None:
+        """The port at which it listens for who looks for the job, also if the endpoint has port 0. None: at none."""
+        return self._listeners.endpoint_port
+
+    def dial(self, member: Member) -> None:
+        """Connect to the agent of `member`; LinkUp or LinkDown follows."""
+        self._dialled.dial(member)
+
+    def hang_up(self, node: str) -> None:
+        """Close the link that was dialled to `node`, or found, if there is one. No observation follows."""
+        self._dialled.hang_up(node)
+
+    def seek(self, seek: Seek) -> None:
+        """Look for the job at an endpoint; Listening, Found or NotFound follows.
+
+        A link that was found is one that was dialled, though no LinkUp follows.
+        """
+        self._seeker.seek(seek.endpoint, seek.give_up_s, seek.listens)
+
+    def relay_to(self, port: int | None) -> None:
+        """Pass what comes to the endpoint, and is no agent's, on to this port of this machine; None: close it."""
+        self._relays.port = port
+
+    def say(self, node: str | None, message: Message) -> None:
+        """Send on the link to `node`, or with None on every accepted link. A link that is not up takes nothing."""
+        line = encode_message(message)
+        if node is None:
+            targets = self._accepted.links()
+        else:
+            target = self._dialled.link(node) or self._accepted.link(node)
+            targets = [target] if target is not None else []
+        for connection in targets:
+            self._send(connection, line)
+
+    def deadline(self) -> float | None:
+        """When to call `sweep` though nothing happens; None if nothing is due."""
+        if self._wiring.soon:
+            return self._clock()
+        parts = (self._probes, self._strangers, self._listeners, self._seeker)
+        return min((due for part in parts if (due := part.deadline()) is not None), default=None)
+
+    def sweep(self) -> None:
+        """Do what is due. Call it whenever the loop wakes, and at the deadline."""
+        for _ in range(len(self._wiring.soon)):
+            self._wiring.soon.popleft()()
+        now = self._clock()
+        for part in (self._probes, self._strangers, self._listeners, self._seeker):
+            if (due := part.deadline()) is not None and due <= now:
+                part.sweep(now)
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what is unsent, in at most `flush_s` seconds, then close everything."""
+        until = time.monotonic() + flush_s
+        for connection in list(self._wiring.open):
+            if (left := until - time.monotonic()) > 0:
+                connection.flush(left)
+            connection.close()
+        self._relays.close()
+        self._listeners.close()
+        self._wiring.names.close()
+
+    def _has_dialled(self, node: str) -> bool:
+        return self._dialled.link(node) is not None
+
+    def _send(self, connection: Connection, line: bytes) -> None:
+        connection.send(line)
+
+    def _divert(self, connection: Connection) -> None:
+        self._strangers.forget(connection)
+        sock = connection.release()
+        if sock is not None:
+            self._relays.take(sock)

@@ -1,0 +1,147 @@
+"""The seeker: it looks for the job at an endpoint. If the address is this machine's, and free, the job begins here."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from softrun.agent.errors import ProtocolError
+from softrun.agent.links.connection import Connection
+from softrun.agent.links.handshake import ANOTHER_PROGRAM, Dialling, RefusedError
+from softrun.agent.links.names import Place
+from softrun.agent.links.wiring import Wiring
+from softrun.agent.protocol.model import Address
+from softrun.agent.protocol.observations import Found, Listening, NotFound
+
+ANSWER_S = 3.0  # how long an agent may take that greets hundreds at once
+TRIES = 3  # an agent that strangers crowd out may hang up once
+
+
+@dataclass(eq=False)
+class _Search:
+    endpoint: Address
+    until: float
+    may_listen: bool
+    places: list[Place] = field(default_factory=list)
+    tries: int = TRIES
+    stranger: str = ""
+    connected: bool = False  # something has accepted, and has time to answer
+    connection: Connection | None = None
+
+
+class Seeker:
+    """The searches of one agent.
+
+    `listen_at` tries to listen at an endpoint. `has_link` says whether there is a link to a node already, and `adopt`
+    takes over one that was found. `listens`: whether this agent may listen there; None: if the address is its own.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        listens_at: Callable[[Address], bool],
+        listen_at: Callable[[Address, Sequence[Place], bool], bool],
+        has_link: Callable[[str], bool],
+        adopt: Callable[[Connection], None],
+        listens: bool | None,
+    ) -> None:
+        self._wiring = wiring
+        self._listens_at = listens_at
+        self._listen_at = listen_at
+        self._has_link = has_link
+        self._adopt = adopt
+        self._listens = listens
+        self._searches: dict[Address, _Search] = {}
+
+    def seek(self, endpoint: Address, give_up_s: float, may_listen: bool = True) -> None:
+        """Look for the job at an endpoint; Listening, Found or NotFound follows. A search that runs there ends."""
+        before = self._searches.pop(endpoint, None)
+        if before is not None and before.connection is not None:
+            before.connection.close()
+        if self._listens_at(endpoint):
+            self._wiring.observe(Listening(endpoint))
+            return
+        search = self._searches[endpoint] = _Search(endpoint, self._wiring.clock() + give_up_s, may_listen)
+        self._wiring.names.look_up(endpoint.host, endpoint.port, partial(self._resolved, search))
+
+    def deadline(self) -> float | None:
+        """When `sweep` has something to do."""
+        return min((search.until for search in self._searches.values()), default=None)
+
+    def sweep(self, now: float) -> None:
+        """Give up the searches that have taken long enough."""
+        for search in [search for search in self._searches.values() if search.until <= now]:
+            if search.connection is not None and not search.connection.connecting and not search.connected:
+                search.connected, search.until = True, now + ANSWER_S
+                continue
+            self._end(search)
+            self._wiring.observe(NotFound(search.endpoint, search.stranger))
+
+    def _resolved(self, search: _Search, places: list[Place]) -> None:
+        endpoint = search.endpoint
+        if self._searches.get(endpoint) is not search:
+            return
+        may_listen = search.may_listen and self._listens is not False
+        if may_listen and self._listen_at(endpoint, places, self._listens is True):
+            self._end(search)
+            self._wiring.observe(Listening(endpoint))
+            return
+        search.places = places
+        self._dial(search)
+
+    def _dial(self, search: _Search) -> None:
+        connection = search.connection = self._wiring.connection(_not_yet, partial(self._closed, search))
+        connection.address = (search.endpoint.host, search.endpoint.port)
+        connection.on_line = partial(self._answered, search, self._wiring.greet(connection, to=""))
+        self._wiring.connect_to(connection, search.places)
+
+    def _answered(self, search: _Search, dialling: Dialling, connection: Connection, line: bytes) -> None:
+        try:
+            met = dialling.answered(line)
+        except RefusedError as error:
+            search.stranger = error.stranger
+            if error.reply:
+                self._wiring.send(connection, error.reply)
+            raise
+        except ProtocolError:
+            search.stranger = ANOTHER_PROGRAM
+            raise
+        connection.node = met.node
+        if met.node == self._wiring.identity.node or self._has_link(met.node):
+            self._end(search)
+        else:
+            if met.reply:
+                self._wiring.send(connection, met.reply)
+            connection.address = met.address
+            connection.sealing = met.sealing
+            connection.up = True
+            search.connection = None
+            self._end(search)
+            self._adopt(connection)
+        self._wiring.observe(Found(search.endpoint, met.node))
+
+    def _closed(self, search: _Search, _connection: Connection, code: int) -> None:
+        search.connection = None
+        if self._searches.get(search.endpoint) is not search:
+            return
+        hung_up = code in (0, errno.ECONNRESET, errno.EPIPE)
+        if hung_up and search.tries > 1:
+            search.tries -= 1
+            self._dial(search)
+            return
+        if hung_up or code == errno.EPROTO:
+            search.stranger = search.stranger or ANOTHER_PROGRAM
+        self._end(search)
+        refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(search.endpoint.host)
+        self._wiring.observe(NotFound(search.endpoint, search.stranger, refused))
+
+    def _end(self, search: _Search) -> None:
+        del self._searches[search.endpoint]
+        if search.connection is not None:
+            search.connection.close()
+
+
+def _not_yet(_connection: Connection, _line: bytes) -> None:
+    raise AssertionError("a line before the greeting was sent")

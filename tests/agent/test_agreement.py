@@ -1,0 +1,232 @@
+"""Replicas that lose messages, take each other for dead and die never decide two records for one version."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from values import member, opened, ready
+
+from softrun.agent.consensus.replica import Peers, Replica
+from softrun.agent.protocol.effects import Effect, Say
+from softrun.agent.protocol.model import Hello, Message, Record, Round
+
+NODES = "abcde"
+
+
+class Node:
+    """A replica, and what its agent believes of the others."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gone: set[str] = set()
+        self.silent: set[str] = set()
+        self.parted: set[str] = set()
+        self.doubted = False  # another has taken it for dead, so no lease of its own stands any more
+        self.alive = True
+        peers = Peers(
+            gone=self.gone.__contains__,
+            silent=self.silent.__contains__,
+            parted=lambda nodes: self.parted.issuperset(nodes),
+            stands=lambda: not self.doubted,
+        )
+        self.replica = Replica(name, peers)
+
+    @property
+    def votes(self) -> bool:
+        record = self.replica.record
+        return record is not None and any(m.node == self.name for m in record.members)
+
+    def hear(self, sender: str, message: Message) -> list[Effect]:
+        """As the engine does."""
+        replica = self.replica
+        match message:
+            case Record(round_):
+                answer = replica.compare(sender, round_)
+                known = replica.record
+                if answer is None and (known is None or known.lineage == round_.lineage or not self.votes):
+                    replica.read(round_)
+                elif answer is None and replica.short:
+                    replica.read(round_)  # its own world cannot go on
+                return answer or []
+            case Hello():
+                return replica.greet(sender, message)
+            case _:
+                assert not isinstance(message, Record | Hello)
+                return replica.hear(sender, message)  # type: ignore[arg-type]
+
+
+class Cluster:
+    """Some nodes, their messages under way, and all that was ever decided."""
+
+    def __init__(self, count: int, splits: bool = True) -> None:
+        """`splits`: nodes that are not members begin anew, as if all members were gone."""
+        self._splits = splits
+        self.names = NODES[:count]
+        self.nodes = {name: Node(name) for name in self.names}
+        self.under_way: list[tuple[str, str, Message]] = []
+        self.decided: dict[tuple[str, int], Round] = {}
+        self._made = 0
+        first = replace(opened(*(member(name) for name in self.names)), lineage="a@1")
+        for node in self.nodes.values():
+            node.replica.read(first)
+            self._do(node, [])
+
+    # --- what may happen, whoever and whichever message it is
+
+    def propose(self, name: str, others: int) -> None:
+        """It proposes a record of its own making, of some of the nodes in some order, as a member or as a newcomer."""
+        node = self.nodes[name]
+        record = node.replica.record
+        assert record is not None
+        if node.alive and (node.votes or self._splits):
+            self._made += 1
+            chosen = [each for at, each in enumerate(self.names) if others >> at & 1] or [name]
+            if others & 1:
+                chosen.reverse()
+            members = tuple(member(each) for each in (chosen if node.votes else [name]))
+            proposal = replace(record, version=record.version + 1, number=self._made, members=members)
+            self._do(node, node.replica.propose(proposal))
+
+    def deliver(self, which: int, *, again: bool) -> None:
+        """`again`: it arrives, and is repeated later."""
+        if not self.under_way:
+            return
+        which %= len(self.under_way)
+        sender, target, message = self.under_way[which] if again else self.under_way.pop(which)
+        node = self.nodes[target]
+        if node.alive:
+            self._do(node, node.hear(sender, message))
+
+    def lose(self, which: int) -> None:
+        if self.under_way:
+            self.under_way.pop(which % len(self.under_way))
+
+    def greet(self, name: str, target: str) -> None:
+        """There is a new link."""
+        node = self.nodes[name]
+        record = node.replica.record
+        if node.alive and record is not None and name != target:
+            self.under_way.append((name, target, Hello(ready(member(name)), record.version, record.lineage)))
+
+    def suspect(self, name: str, target: str) -> None:
+        """Rightly or not."""
+        if name != target:
+            self.nodes[name].silent.add(target)
+            self.nodes[target].doubted = True
+
+    def trust(self, name: str, target: str) -> None:
+        self.nodes[name].silent.discard(target)
+
+    def die(self, name: str) -> None:
+        self.nodes[name].alive = False
+
+    def learn(self, name: str, target: str) -> None:
+        """One sees that another has died."""
+        node = self.nodes[name]
+        if not self.nodes[target].alive and name != target:
+            node.gone.add(target)
+            if not node.doubted:
+                node.parted.add(target)
+            self._do(node, [])
+
+    # --- what follows
+
+    def _do(self, node: Node, effects: list[Effect]) -> None:
+        for effect in [*effects, *(node.replica.advance() if node.alive else ())]:
+            assert isinstance(effect, Say)
+            for target in [effect.node] if effect.node is not None else self.names:
+                if target != node.name:
+                    self.under_way.append((node.name, target, effect.message))
+        round_ = node.replica.take()
+        if round_ is not None:
+            known = self.decided.setdefault((round_.lineage, round_.version), round_)
+            assert known == round_, "two records are one version"
+
+    def heal(self) -> None:
+        """Nobody is taken for dead any more, everybody says hello, and all that is said arrives."""
+        for node in self.nodes.values():
+            node.silent.clear()
+        for name in self.names:
+            for target in self.names:
+                self.greet(name, target)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self.under_way:
+            self.deliver(0, again=False)
+
+    def records(self) -> Iterator[Round]:
+        for node in self.nodes.values():
+            if node.alive:
+                assert node.replica.record is not None
+                yield node.replica.record
+
+
+STEPS = ["propose", *["deliver"] * 4, "repeat", "lose", "greet", "suspect", "trust"]
+DEADLY = ["die", "learn", "learn"]
+number = st.integers(0, 1 << 16)
+step = st.tuples(st.sampled_from(STEPS), number, number)
+deadly = st.tuples(st.sampled_from(DEADLY), number, number)
+
+
+def run(cluster: Cluster, steps: list[tuple[str, int, int]]) -> None:
+    for what, one, two in steps:
+        name, target = cluster.names[one % len(cluster.names)], cluster.names[two % len(cluster.names)]
+        match what:
+            case "propose":
+                cluster.propose(name, two)
+            case "deliver" | "repeat":
+                cluster.deliver(one, again=what == "repeat")
+            case "lose":
+                cluster.lose(one)
+            case "greet":
+                cluster.greet(name, target)
+            case "suspect":
+                cluster.suspect(name, target)
+            case "trust":
+                cluster.trust(name, target)
+            case "die":
+                cluster.die(name)
+            case "learn":
+                cluster.learn(name, target)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(2, 5), st.lists(step | step | step | deadly, min_size=10, max_size=80))
+def test_one_version_is_one_record(count: int, steps: list[tuple[str, int, int]]) -> None:
+    run(Cluster(count), steps)
+
+
+@pytest.mark.slow
+def test_one_version_is_one_record_in_rare_orders_of_events() -> None:
+    """What hypothesis hardly ever draws: nearly each mutant of the replica that is not safe dies within these seeds."""
+    for seed in range(40_000):
+        draw = random.Random(seed)
+        cluster = Cluster(draw.choice([2, 2, 3, 3, 4, 5]))
+        dying = draw.choice([0.0, 0.05, 0.1])
+        kinds = [DEADLY if draw.random() < dying else STEPS for _ in range(draw.randint(20, 80))]
+        steps = [(draw.choice(kind), draw.randrange(1 << 16), draw.randrange(1 << 16)) for kind in kinds]
+        try:
+            run(cluster, steps)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(2, 5), st.lists(step, max_size=60))
+def test_when_all_live_and_hear_each_other_they_agree_on_a_next_record(
+    count: int, steps: list[tuple[str, int, int]]
+) -> None:
+    cluster = Cluster(count, splits=False)
+    run(cluster, steps)
+    cluster.heal()
+    before = max(cluster.records(), key=lambda record: record.version)
+    for _ in range(4):  # one that is refused tries again, as the engine does; so is one that may have been accepted
+        cluster.propose(before.members[0].node, 0)
+        cluster.heal()
+    assert min(record.version for record in cluster.records()) > before.version

@@ -1,0 +1,460 @@
+"""How the members of a record agree on the next one, message by message.
+
+What holds in whatever order messages come is in `test_agreement`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from values import member, opened, ready, sealed
+
+from softrun.agent.consensus.replica import Peers, Replica
+from softrun.agent.protocol.effects import Effect, Say
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Agreement,
+    Decided,
+    Hello,
+    Member,
+    Message,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Round,
+)
+
+A, B, C, D = (member(name) for name in "abcd")
+JOB = "a@1"
+FIRST = replace(sealed(A, B, C), lineage=JOB)  # version 2
+
+
+def after(record: Round, *members: Member, number: int = 2, version: int = 0) -> Round:
+    """A next record; `number` tells several of them apart."""
+    return replace(record, version=version or record.version + 1, number=number, members=members)
+
+
+class Agent:
+    """A replica, what its agent knows of the others, and what it says."""
+
+    def __init__(self, node: str, record: Round | None = FIRST) -> None:
+        self.node = node
+        self.gone: set[str] = set()
+        self.silent: set[str] = set()
+        self.parted: set[str] = set()
+        self.sure = True
+        peers = Peers(
+            gone=self.gone.__contains__,
+            silent=self.silent.__contains__,
+            parted=lambda nodes: self.parted.issuperset(nodes),
+            stands=lambda: self.sure,
+        )
+        self.replica = Replica(node, peers)
+        if record is not None:
+            self.replica.read(record)
+            self.replica.take()
+
+    def propose(self, round_: Round) -> list[tuple[str | None, Message]]:
+        return self._said(self.replica.propose(round_))
+
+    def hear(self, node: str, message: Agreement) -> list[tuple[str | None, Message]]:
+        return self._said([*self.replica.hear(node, message), *self.replica.advance()])
+
+    def greet(self, node: str, version: int = 0, lineage: str = "") -> list[tuple[str | None, Message]]:
+        return self._said(self.replica.greet(node, Hello(ready(member(node)), version, lineage)))
+
+    def learn(self) -> list[tuple[str | None, Message]]:
+        """What it says when it has learned something of its peers."""
+        return self._said(self.replica.advance())
+
+    def compare(self, node: str, round_: Round) -> list[tuple[str | None, Message]] | None:
+        answer = self.replica.compare(node, round_)
+        return self._said(answer) if answer is not None else None
+
+    @property
+    def record(self) -> Round:
+        assert self.replica.record is not None
+        return self.replica.record
+
+    @staticmethod
+    def _said(effects: list[Effect]) -> list[tuple[str | None, Message]]:
+        said: list[tuple[str | None, Message]] = []
+        for effect in effects:
+            assert isinstance(effect, Say)
+            said.append((effect.node, effect.message))
+        return said
+
+
+SECOND = after(FIRST, A, B)
+FAST = (0, "a")
+
+
+# --- the first member, in its first ballot
+
+
+def test_the_first_member_asks_at_once_and_decides_when_all_have_accepted() -> None:
+    a, b, c = (Agent(node) for node in "abc")
+    assert a.propose(SECOND) == [(None, Accept(FAST, SECOND))]
+    assert list(a.replica.missing) == ["b", "c"]
+    assert b.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(3, FAST))]
+    assert c.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(3, FAST))]
+    assert b.record == FIRST, "it is not decided yet"
+    assert a.hear("b", Accepted(3, FAST)) == []
+    assert a.record == FIRST, "a silent member may be asked later, and must know what was agreed on"
+    assert a.hear("c", Accepted(3, FAST)) == [(None, Decided(3, FAST))]
+    assert a.record == SECOND
+    assert a.replica.take() == SECOND
+    assert a.replica.take() is None
+    assert list(a.replica.missing) == []
+    b.hear("a", Decided(3, FAST))
+    assert b.record == SECOND
+
+
+def test_who_is_alone_decides_at_once() -> None:
+    agent = Agent("a", record=replace(opened(A), lineage=JOB))
+    following = after(agent.record, A)
+    assert agent.propose(following) == [(None, Accept(FAST, following)), (None, Decided(2, FAST))]
+    assert agent.record == following
+
+
+def test_who_is_not_a_member_keeps_what_is_asked_and_learns_that_it_is_decided() -> None:
+    newcomer = Agent("d")
+    assert newcomer.hear("a", Accept(FAST, SECOND)) == [], "nobody waits for it"
+    newcomer.hear("a", Decided(3, (1, "b")))
+    assert newcomer.record == FIRST, "that is another ballot"
+    newcomer.hear("a", Decided(3, FAST))
+    assert newcomer.record == SECOND
+
+
+def test_nobody_promises_anything_who_is_not_a_member() -> None:
+    assert Agent("d").hear("b", Prepare(3, (1, "b"))) == []
+
+
+def test_a_proposal_that_may_have_been_accepted_is_not_changed() -> None:
+    agent = Agent("a")
+    agent.propose(SECOND)
+    assert agent.propose(after(FIRST, A)) == []
+    agent.hear("b", Accepted(3, FAST))
+    agent.hear("c", Accepted(3, FAST))
+    assert agent.record == SECOND
+
+
+def test_a_proposal_for_another_version_is_none() -> None:
+    agent = Agent("a")
+    assert agent.propose(after(FIRST, A, version=9)) == []
+    assert list(agent.replica.missing) == []
+
+
+# --- any member, in two steps
+
+
+def test_another_member_asks_for_promises_first() -> None:
+    agent, ballot = Agent("b"), (1, "b")
+    agent.gone.add("a")
+    following = after(FIRST, B, C)
+    assert agent.propose(following) == [(None, Prepare(3, ballot))]
+    assert agent.hear("c", Promise(3, ballot)) == [(None, Accept(ballot, following))]
+    assert agent.hear("c", Accepted(3, ballot)) == [(None, Decided(3, ballot))]
+    assert agent.record == following
+
+
+def test_before_anybody_is_asked_to_accept_the_wish_may_change() -> None:
+    agent, ballot = Agent("b"), (1, "b")
+    agent.gone.add("a")
+    agent.propose(after(FIRST, B, C))
+    newer = after(FIRST, B)
+    assert agent.propose(newer) == [], "it has asked already"
+    assert agent.hear("c", Promise(3, ballot)) == [(None, Accept(ballot, newer))]
+
+
+def test_what_one_accepted_before_its_proposer_died_is_what_is_decided() -> None:
+    """It may have been decided, and may have been told."""
+    agent, ballot = Agent("b"), (1, "b")
+    agent.gone.add("a")
+    assert agent.propose(after(FIRST, B, C)) == [(None, Prepare(3, ballot))]
+    said = agent.hear("c", Promise(3, ballot, FAST, SECOND))
+    assert said == [(None, Accept(ballot, SECOND))]
+    agent.hear("c", Accepted(3, ballot))
+    assert agent.record == SECOND
+
+
+def test_so_is_what_it_has_accepted_itself() -> None:
+    agent, ballot = Agent("b"), (1, "b")
+    agent.hear("a", Accept(FAST, SECOND))
+    agent.gone.add("a")
+    agent.propose(after(FIRST, B, C))
+    assert agent.hear("c", Promise(3, ballot)) == [(None, Accept(ballot, SECOND))]
+
+
+def test_of_several_the_one_of_the_highest_ballot() -> None:
+    agent = Agent("b")
+    agent.hear("c", Accept((1, "c"), after(FIRST, B, C)))
+    agent.gone.add("a")
+    agent.propose(after(FIRST, B))
+    assert agent.hear("c", Promise(3, (2, "b"), FAST, SECOND)) == [(None, Accept((2, "b"), after(FIRST, B, C)))]
+
+
+def test_after_a_refusal_the_next_ballot_is_higher_than_the_one_that_was_promised() -> None:
+    agent = Agent("a")
+    agent.propose(SECOND)
+    agent.hear("b", Refused(3, (4, "c")))
+    assert list(agent.replica.missing) == [], "the engine proposes again after a while"
+    assert agent.propose(SECOND) == [(None, Prepare(3, (5, "a")))]
+
+
+def test_an_answer_to_another_ballot_or_version_is_none() -> None:
+    agent = Agent("a", record=replace(sealed(A, B), lineage=JOB))
+    agent.propose(after(agent.record, A))
+    for answer in (Accepted(3, (1, "a")), Accepted(2, FAST), Promise(3, FAST), Refused(2, (9, "b"))):
+        assert agent.hear("b", answer) == []
+    assert list(agent.replica.missing) == ["b"]
+
+
+# --- refusals
+
+
+def test_a_lower_ballot_is_refused() -> None:
+    agent = Agent("c")
+    assert agent.hear("b", Prepare(3, (2, "b"))) == [("b", Promise(3, (2, "b")))]
+    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Refused(3, (2, "b")))]
+    assert agent.hear("a", Prepare(3, (1, "a"))) == [("a", Refused(3, (2, "b")))]
+    assert agent.hear("b", Prepare(3, (2, "b"))) == [("b", Promise(3, (2, "b")))], "it may not have been heard before"
+    assert agent.hear("a", Prepare(3, (3, "a"))) == [("a", Promise(3, (3, "a")))]
+
+
+def test_of_two_ballots_of_one_number_the_node_decides() -> None:
+    agent = Agent("c")
+    agent.hear("b", Prepare(3, (1, "b")))
+    assert agent.hear("a", Prepare(3, (1, "a"))) == [("a", Refused(3, (1, "b")))]
+
+
+def test_a_promise_says_what_was_accepted_and_when() -> None:
+    agent = Agent("c")
+    agent.hear("a", Accept(FAST, SECOND))
+    assert agent.hear("b", Prepare(3, (1, "b"))) == [("b", Promise(3, (1, "b"), FAST, SECOND))]
+
+
+def test_a_decision_holds_for_the_ballot_in_which_it_was_accepted() -> None:
+    agent = Agent("c")
+    agent.hear("a", Accept(FAST, SECOND))
+    agent.hear("b", Decided(3, (1, "b")))
+    assert agent.record == FIRST, "it does not know what was to be accepted there"
+
+
+def test_what_is_said_of_another_version_changes_nothing() -> None:
+    agent = Agent("c")
+    for message in (Prepare(2, (7, "b")), Prepare(4, (7, "b")), Accept((7, "b"), after(FIRST, B, version=4))):
+        assert agent.hear("b", message) == []
+    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(3, FAST))]
+
+
+def test_a_new_version_begins_with_no_promises() -> None:
+    agent = Agent("b")
+    agent.hear("c", Prepare(3, (7, "c")))
+    agent.replica.read(SECOND)
+    assert agent.hear("a", Prepare(4, (1, "a"))) == [("a", Promise(4, (1, "a")))]
+
+
+def test_who_has_promised_a_higher_ballot_does_not_go_on_with_its_own() -> None:
+    """It would vote in both: the others could decide one record and it another."""
+    agent = Agent("b")
+    agent.silent |= {"a"}
+    agent.propose(after(FIRST, B, C))
+    assert agent.hear("c", Prepare(3, (2, "c"))) == [("c", Promise(3, (2, "c")))]
+    assert agent.hear("c", Promise(3, (1, "b"))) == []
+    assert agent.hear("c", Accept((2, "c"), after(FIRST, C))) == [("c", Accepted(3, (2, "c")))]
+    assert agent.propose(after(FIRST, B, C)) == [(None, Prepare(3, (3, "b")))], "a higher one is another matter"
+
+
+# --- who must have accepted it
+
+
+def test_without_a_silent_member_a_quorum_is_needed() -> None:
+    agent = Agent("a", record=replace(sealed(A, B, C, D), lineage=JOB))
+    following = after(agent.record, A, B, C)
+    agent.silent.add("d")
+    agent.propose(following)
+    agent.hear("b", Accepted(3, FAST))
+    assert agent.record != following, "a and b are enough, but c is not silent"
+    agent.silent.add("c")
+    assert agent.learn() == [(None, Decided(3, FAST))]
+
+
+@pytest.mark.parametrize(("node", "silent", "decides"), [("a", "cd", True), ("c", "ab", False), ("b", "cd", False)])
+def test_exactly_half_go_on_without_the_silent_ones_only_with_the_first_member(
+    node: str, silent: str, decides: bool
+) -> None:
+    agent = Agent(node, record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.silent |= set(silent)
+    if node == "b":
+        agent.silent.add("a")  # the first member does not answer, either
+    assert bool(agent.propose(after(agent.record, member(node)))) is decides
+    assert agent.replica.short is not decides
+
+
+def test_nothing_is_proposed_that_cannot_be_decided() -> None:
+    """Nobody may accept it: the others could decide something else meanwhile, and would be bound to it."""
+    agent = Agent("a")
+    agent.silent |= {"b", "c"}
+    assert agent.propose(after(FIRST, A)) == []
+    assert agent.replica.short
+    agent.silent.discard("b")
+    assert agent.propose(after(FIRST, A, B)) == [(None, Accept(FAST, after(FIRST, A, B)))]
+    assert not agent.replica.short
+    agent.replica.read(after(FIRST, A, B, version=9))
+    assert not agent.replica.short
+
+
+def test_too_few_that_are_in_touch_are_named_again_for_the_next_record() -> None:
+    agent = Agent("a")
+    agent.silent |= {"b", "c"}
+    agent.propose(after(FIRST, A))
+    agent.replica.read(SECOND)
+    assert not agent.replica.short
+
+
+def test_known_dead_ones_are_not_waited_for_even_if_they_are_many() -> None:
+    agent = Agent("a")
+    agent.gone |= {"b"}
+    agent.propose(after(FIRST, A))
+    assert agent.record == FIRST
+    agent.gone.add("c")
+    agent.parted |= {"b", "c"}
+    assert agent.learn() == [(None, Decided(3, FAST))]
+
+
+def test_a_quorum_of_dead_may_have_gone_on_unless_this_agents_lease_stood() -> None:
+    agent = Agent("c")
+    agent.gone |= {"a", "b"}
+    agent.parted.add("b")
+    assert agent.propose(after(FIRST, C)) == []
+    assert agent.replica.short, "a may have left it behind, with b"
+    agent.parted.add("a")
+    assert agent.propose(after(FIRST, C))
+    assert agent.record == after(FIRST, C)
+
+
+def test_dead_ones_that_were_no_quorum_have_decided_nothing() -> None:
+    agent = Agent("c", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.gone |= {"b", "d"}
+    agent.propose(after(agent.record, A, C))
+    assert not agent.replica.short
+
+
+def test_a_quorum_of_dead_cannot_be_made_up_for_by_the_silence_of_others() -> None:
+    agent = Agent("d", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.gone |= {"a", "b"}
+    agent.silent |= {"c"}
+    agent.parted |= {"a", "b"}
+    assert agent.propose(after(agent.record, D)) == []
+    assert agent.replica.short
+
+
+# --- who is not a member
+
+
+def test_the_first_record_needs_nobody() -> None:
+    agent = Agent("a", record=None)
+    first = opened(A)
+    assert agent.propose(first) == [(None, Record(agent.record, stands=True))]
+    assert agent.record == replace(first, lineage="a@1")
+
+
+def test_who_is_not_a_member_begins_a_job_of_its_own() -> None:
+    """It votes in none: should the members live after all, there are two jobs, which know each other by their names."""
+    agent = Agent("d")
+    agent.propose(after(FIRST, D))
+    assert agent.record == replace(after(FIRST, D), lineage="d@3")
+
+
+def test_who_is_one_keeps_the_job() -> None:
+    agent = Agent("a")
+    agent.gone |= {"b", "c"}
+    agent.parted |= {"b", "c"}
+    agent.propose(after(FIRST, A))
+    assert agent.record.lineage == JOB
+
+
+def test_no_two_jobs_have_one_name() -> None:
+    agent = Agent("d")
+    agent.propose(after(FIRST, D))
+    agent.replica.read(FIRST)  # the members have shown that they live, and it has given its own job up
+    agent.propose(after(FIRST, D, number=7))
+    assert (agent.record.lineage, agent.record.version) == ("d@4", 4)
+
+
+# --- who knows less, or more
+
+
+def test_one_that_knows_an_older_record_is_shown_the_newest() -> None:
+    agent = Agent("a")
+    assert agent.greet("d") == [("d", Record(FIRST, stands=True))]
+    assert agent.greet("c", 1, JOB) == [("c", Record(FIRST, stands=True))]
+    assert agent.greet("c", 2, JOB) == []
+    assert agent.greet("c", 7, "c@1") == [("c", Record(FIRST, stands=True))], "it is of another job"
+    agent.sure = False
+    assert agent.greet("d") == [("d", Record(FIRST))]
+
+
+def test_who_knows_none_shows_none() -> None:
+    agent = Agent("d", record=None)
+    assert agent.greet("a", 2, JOB) == []
+    assert agent.replica.show("a") == []
+
+
+def test_a_greeting_is_answered_with_what_is_under_way() -> None:
+    """What was asked before went over a link that is lost."""
+    agent = Agent("a")
+    agent.propose(SECOND)
+    assert agent.greet("b", 2, JOB) == [("b", Accept(FAST, SECOND))]
+    assert agent.greet("b", 1, JOB) == [("b", Record(FIRST, stands=True)), ("b", Accept(FAST, SECOND))]
+    assert agent.greet("b", 3, JOB) == [], "it knows more"
+    agent.hear("b", Refused(3, (1, "c")))
+    agent.propose(SECOND)
+    assert agent.greet("b", 2, JOB) == [("b", Prepare(3, (2, "a")))]
+
+
+def test_a_record_never_goes_back_within_a_job() -> None:
+    agent = Agent("b", record=SECOND)
+    assert agent.compare("c", FIRST) == [("c", Record(SECOND, stands=True))]
+    assert agent.compare("c", SECOND) == []
+    assert agent.compare("c", after(SECOND, B)) is None, "that is news"
+
+
+def test_a_job_that_was_left_is_not_gone_back_in_either() -> None:
+    agent = Agent("b", record=SECOND)
+    other = replace(sealed(C), lineage="c@1")
+    assert agent.compare("c", other) is None, "which job goes on is not this file's business"
+    agent.replica.read(other)
+    assert agent.compare("a", FIRST) == [("a", Record(SECOND))], "it is not this agent's any more"
+    assert agent.compare("a", SECOND) == [], "b has voted on the next one there and forgotten how"
+    assert agent.compare("a", after(SECOND, A)) is None
+
+
+def test_one_that_never_voted_there_comes_back_to_a_job_that_has_not_changed_meanwhile() -> None:
+    """It could not reach the members, began anew, and hears them now."""
+    agent = Agent("d")
+    agent.propose(after(FIRST, D))
+    assert agent.record.lineage == "d@3"
+    assert agent.compare("a", FIRST) is None
+
+
+def test_what_is_said_in_another_job_is_not_voted_on() -> None:
+    """The jobs have records of the same version, and one of their agents hears both leaders."""
+    agent = Agent("b")
+    foreign = replace(SECOND, lineage="x@1")
+    assert agent.hear("x", Accept((0, "x"), foreign)) == []
+    agent.hear("x", Decided(3, (0, "x")))
+    assert agent.record == FIRST
+    assert agent.hear("c", Prepare(3, (1, "c"))) == [("c", Promise(3, (1, "c")))]
+
+
+def test_nor_is_this_job_bound_to_what_another_has_accepted() -> None:
+    agent, ballot = Agent("b"), (1, "b")
+    agent.gone.add("a")
+    agent.propose(after(FIRST, B, C))
+    assert agent.hear("x", Promise(3, ballot, (0, "x"), replace(SECOND, lineage="x@1"))) == []
+    assert agent.hear("c", Promise(3, ballot)) == [(None, Accept(ballot, after(FIRST, B, C)))]

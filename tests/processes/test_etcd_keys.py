@@ -1,0 +1,39 @@
+"""Somebody changes the keys of a running job in etcd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from local_cluster import LocalCluster, Node
+from local_etcd import LocalEtcd
+
+pytestmark = [pytest.mark.processes, pytest.mark.etcd, pytest.mark.slow]
+
+LEASE_S = 6
+
+
+def test_a_node_whose_key_is_removed_comes_back_within_a_renewal(
+    cluster: LocalCluster, start: Callable[..., Node], etcd: LocalEtcd
+) -> None:
+    settings = (f"--rdzv_conf=lease_ttl={LEASE_S}",)
+    backend = ("etcd3", etcd.endpoint)
+    nodes = [
+        start(name, "count.py", "100000", "0.01", backend=backend, job="robbed", nproc=1, flags=settings)
+        for name in "abc"
+    ]
+    cluster.wait_for_steps(3)
+    for name in ("members/foo", "members/\udcff", "record/xyz"):
+        etcd.ctl("put", f"softrun/robbed/{name}", "x")
+        etcd.ctl("del", f"softrun/robbed/{name}")
+    for key in etcd.ctl("get", "softrun/robbed/members/", "--prefix", "--keys-only").split():
+        etcd.ctl("del", key)
+        at = time.monotonic()
+        cluster.wait_for_steps(2, after=at)
+        cluster.wait_for_steps(3, after=at + 0.5)
+        assert time.monotonic() - at < LEASE_S
+    for node in nodes:
+        assert node.process.poll() is None
+        assert "are passed over" in node.output()
