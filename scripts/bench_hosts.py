@@ -1,4 +1,4 @@
-"""SIGKILLs the first host of a job on the embedded store, again and again: how soon the survivors step, and who does not.
+"""SIGKILLs the first host of a job on the embedded store, again and again: how soon the survivors step, and who fails.
 
 The first host is the node that has been in the job for longest: it leads, listens at the endpoint, and hosts the
 workers' store. Each time a replacement starts under its name, and all are in one world before the next kill, so every
@@ -15,13 +15,14 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
+
+from measuring import cluster
 
 from bench_suite.figures import gap, members
 from bench_suite.job import Shape, Work
 from bench_suite.softrun_job import SoftrunJob
-from measuring import cluster
-
-from local_cluster import alive, end_in_order_on_sigterm
+from local_cluster import LocalCluster, alive, end_in_order_on_sigterm
 
 LATE_S = 1.0
 PATIENCE_S = 60.0
@@ -86,9 +87,7 @@ def kills(what: str, shape: Shape, count: int, draw: random.Random, etcd: str | 
                 at = job.nodes[number].kill()
             for number in victims:
                 del job.nodes[number]
-            took = job.wait_for(
-                "a step of the survivors", lambda at=at: gap(here.steps(), at, len(staying)), PATIENCE_S
-            )
+            took = job.wait_for("a step of the survivors", partial(gap_now, here, at, len(staying)), PATIENCE_S)
             outcome.gaps.append(took)
             outcome.late += took > LATE_S
             while len(job.nodes) < shape.nodes:
@@ -96,6 +95,10 @@ def kills(what: str, shape: Shape, count: int, draw: random.Random, etcd: str | 
             job.wait_for_steps(shape.all, time.monotonic(), PATIENCE_S)
             outcome.lost += sum(not alive(pid) for pid in staying)
     return outcome
+
+
+def gap_now(here: LocalCluster, at: float, workers: int) -> float | None:
+    return gap(here.steps(), at, workers)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,9 @@ which take so long. Directives:
     sigterm A           A's agent gets SIGTERM
     finish              every worker of the world exits 0
 
-A trace has one line for whatever a person sees: the rounds that are agreed on, what each worker is told or sent, whose stacks are
-shown, after which step it leaves where all leave together, how each agent ended. `started in` a round is started at
-work; `started outside` is started beside it, PAUSED. Nodes have the beat interval 1 s and the tolerance 5 s, like real
-ones.
+A trace has one line for whatever a person sees: the rounds that are agreed on, what each worker is told or sent, whose
+stacks are shown, after which step it leaves where all leave together, how each agent ended. `started in` a round is
+started at work; `started outside` is started beside it, PAUSED. Nodes have the beat interval 1 s and the tolerance 5 s.
 """
 
 from __future__ import annotations

@@ -65,6 +65,24 @@ class OneWorldPerRound(Checker):
             self.demand(known == world, f"round {after.number} is two worlds: {known} and {world}")
 
 
+class OneHistory(Checker):
+    """Where the agents keep the record, no two of them ever have different records of one version of one job, none goes
+    back, and a record that was agreed on is not lost as long as one of those who had to know it lives."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, int], Round] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+
+    def adopted(self, node: Node, round_: Round) -> None:
+        known = self._records.setdefault((round_.lineage, round_.version), round_)
+        self.demand(known == round_, f"version {round_.version} is two records: {known} and {round_}")
+        who = (node.name, round_.lineage)
+        self.demand(
+            round_.version >= self._newest.get(who, 0), f"{node.name} goes back to version {round_.version} of its job"
+        )
+        self._newest[who] = round_.version
+
+
 class Size(Checker):
     """min_nodes ≤ size ≤ max_nodes; a job that is finishing may fall below the minimum."""
 
@@ -593,6 +611,7 @@ class Patient(Checker):
 def all_checkers() -> list[Checker]:
     return [
         OneWorldPerRound(),
+        OneHistory(),
         Size(),
         Ranks(),
         Sequence(),

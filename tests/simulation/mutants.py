@@ -5,11 +5,15 @@ A mutant is a context manager's worth of patched functions; its name says what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from softrun.agent.consensus import replica
+from softrun.agent.consensus.replica import Replica
+from softrun.agent.consensus.search import Search
+from softrun.agent.consensus.touch import Touch
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
@@ -17,7 +21,20 @@ from softrun.agent.core.stages import Stages
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import Address, BarrierAnswer, JobSettings, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.protocol.model import (
+    Accept,
+    Address,
+    BarrierAnswer,
+    Beat,
+    JobSettings,
+    Member,
+    NodeIntent,
+    Phase,
+    Prepare,
+    Promise,
+    Report,
+    Round,
+)
 from softrun.agent.rendezvous import decisions, member_status, ranks, transitions
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.election import Election
@@ -303,6 +320,101 @@ def misses_nobody_who_never_asked() -> list[Patch]:
 
     right = decisions._broken
     return [(decisions, "_broken", wrong)]
+
+
+# --- of the agreement on the record
+
+
+def half_is_a_quorum() -> list[Patch]:
+    def wrong(round_: Round, nodes: Collection[str]) -> bool:
+        return 2 * sum(m.node in nodes for m in round_.members) >= len(round_.members)
+
+    return [(replica, "is_quorum", wrong)]
+
+
+def needs_no_quorum() -> list[Patch]:
+    return [(replica, "is_quorum", lambda round_, nodes: bool(nodes))]
+
+
+def waits_for_a_quorum_only() -> list[Patch]:
+    """A member that is in touch may lack a record that was agreed on."""
+
+    def wrong(self: Replica, present: Collection[str], missing: dict[str, None]) -> bool:
+        assert self.record is not None
+        return replica.is_quorum(self.record, present) or all(self._peers.gone(node) for node in missing)
+
+    return [(Replica, "_suffices", wrong)]
+
+
+def believes_that_the_dead_had_waited() -> list[Patch]:
+    return [(Touch, "parted", lambda self, nodes: True)]
+
+
+def proposes_its_own_wish() -> list[Patch]:
+    return [(replica, "_bound_to", lambda promises: None)]
+
+
+def promises_nothing() -> list[Patch]:
+    right = Replica._asked_to_accept
+
+    def wrong(self: Replica, node: str, message: Accept) -> list[do.Effect]:
+        self._promised = min(self._promised, message.ballot)
+        return right(self, node, message)
+
+    return [(Replica, "_asked_to_accept", wrong)]
+
+
+def forgets_what_it_accepted() -> list[Patch]:
+    right = Replica._promise
+
+    def wrong(self: Replica, prepare: Prepare) -> Promise:
+        return replace(right(self, prepare), accepted_in=None, accepted=None)
+
+    return [(Replica, "_promise", wrong)]
+
+
+def decides_without_the_voters() -> list[Patch]:
+    return [(Replica, "propose", lambda self, round_: self._decide(round_))]
+
+
+def counts_a_lease_from_its_arrival() -> list[Patch]:
+    right = Touch.heard
+
+    def wrong(self: Touch, node: str, beat: Beat, now: float) -> bool:
+        return right(self, node, replace(beat, echo=now) if beat.echo else beat, now)
+
+    return [(Touch, "heard", wrong)]
+
+
+def grants_more_than_it_has() -> list[Patch]:
+    right = Touch.beat
+
+    def wrong(self: Touch, to: str, now: float, **roles: bool) -> Beat:
+        return replace(right(self, to, now, **roles), grant_s=10 * self._grant_s)
+
+    return [(Touch, "beat", wrong)]
+
+
+def goes_back_to_older_records() -> list[Patch]:
+    return [(Replica, "compare", lambda self, node, round_: None)]
+
+
+def admits_nodes_of_the_other_job() -> list[Patch]:
+    right = decisions._newcomers
+
+    def wrong(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
+        same = {node: replace(report, lineage=round_.lineage) for node, report in reports.items()}
+        return right(round_, same, dead)
+
+    return [(decisions, "_newcomers", wrong)]
+
+
+def never_looks_for_silent_members() -> list[Patch]:
+    return [(Search, "visit", lambda self, *where: None)]
+
+
+def lets_both_jobs_go_on() -> list[Patch]:
+    return [(transitions, "yields_to", lambda round_, other: False)]
 
 
 MUTANTS = (

@@ -106,7 +106,7 @@ class Network:
         if seek.listens and not taken and node.alive and endpoint.host in (HERE, node.config.host):
             self._holders[endpoint] = node
             self._cluster.deliver(node, saw.Listening(endpoint))
-        elif target is None or not (target.alive or target.dark) and self.reachable(node, target):
+        elif target is None or (not (target.alive or target.dark) and self.reachable(node, target)):
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=True))
         elif target.dark or target.stalled or not self.reachable(node, target):
             self._cluster.after(seek.give_up_s, self._cluster.deliver, node, saw.NotFound(endpoint))

@@ -44,7 +44,7 @@ class Keeper:
     def ended(self) -> None:
         """An agent has ended."""
 
-    def made_at(self, round_: Round) -> float:  # noqa: ARG002
+    def made_at(self, round_: Round) -> float:
         """When this record was proposed, as far as that matters: it may be decided much later."""
         return self._cluster.now
 
@@ -88,11 +88,10 @@ class Agreement(Keeper):
         return self._makers[round_][1] if round_ in self._makers else self._cluster.now
 
     def adopted(self, node: Node, round_: Round, last: Round | None) -> None:
+        for watcher in self._cluster.watchers:
+            watcher.adopted(node, round_)
         key = (round_.lineage, round_.version)
-        known = self.records.get(key)
-        if known is not None:
-            if known != round_:
-                raise AssertionError(f"version {round_.version} is two records: {known} and {round_}")
+        if key in self.records:
             self._choose(round_)
             return
         self.records[key] = round_
