@@ -128,7 +128,7 @@ class Replica:
             self._attempt.wish = round_
             return []
         self._attempt = self._new_attempt(max(self._promised[0], 0) + 1, round_)
-        prepare = Prepare(round_.version, self._attempt.ballot)
+        prepare = Prepare(round_.version, self._attempt.ballot, record.lineage)
         self._promised = prepare.ballot
         self._attempt.promises.append(self._promise(prepare))
         self._attempt.hear(self._node)
@@ -143,7 +143,7 @@ class Replica:
             return []
         if attempt.accept is None:
             return self._ask_to_accept(attempt, _bound_to(attempt.promises) or attempt.wish)
-        decided = Decided(attempt.accept.round.version, attempt.ballot)
+        decided = Decided(attempt.accept.round.version, attempt.ballot, attempt.accept.round.lineage)
         self._adopt(attempt.accept.round)
         return [do.Say(None, decided)]
 
@@ -178,7 +178,7 @@ class Replica:
                 return self._asked_to_accept(node, message)
             case Prepare(version, ballot) if version == next_version and self._votes(self._node):
                 if ballot < self._promised:
-                    return [do.Say(node, Refused(version, self._promised))]
+                    return [do.Say(node, Refused(version, self._promised, self._lineage))]
                 self._promised = ballot
                 return [do.Say(node, self._promise(message))]
             case Promise(version, ballot) if (attempt := self._under_way(version, ballot)) and not attempt.accept:
@@ -218,7 +218,7 @@ class Replica:
         else:
             effects = []
         if self._attempt is not None and hello.version <= record.version:
-            prepare = Prepare(record.version + 1, self._attempt.ballot)
+            prepare = Prepare(record.version + 1, self._attempt.ballot, record.lineage)
             effects.append(do.Say(node, self._attempt.accept or prepare))
         return effects
 
@@ -258,12 +258,13 @@ class Replica:
         self.short = False
 
     def _is_foreign(self, message: Agreement) -> bool:
-        """Whether the message carries a record of another job that was this one."""
-        match message:
-            case Accept(_, round_) | Promise(accepted=Round() as round_):
-                return self.record is not None and round_.lineage != self.record.lineage
-            case _:
-                return False
+        """Whether the message is about another job that was this one, or will be."""
+        about = message.round.lineage if isinstance(message, Accept) else message.lineage
+        return about not in ("", self._lineage)
+
+    @property
+    def _lineage(self) -> str:
+        return self.record.lineage if self.record is not None else ""
 
     def _voters(self, record: Round) -> dict[str, None]:
         """The members in rank order, and last those that will not answer: so the first shows who is waited for."""
@@ -295,9 +296,9 @@ class Replica:
             self._accepted_in, self._accepted = message.ballot, message.round  # until it is decided
             return []
         if message.ballot < self._promised:
-            return [do.Say(node, Refused(version, self._promised))]
+            return [do.Say(node, Refused(version, self._promised, self._lineage))]
         self._vote(message)
-        return [do.Say(node, Accepted(version, message.ballot))]
+        return [do.Say(node, Accepted(version, message.ballot, message.round.lineage))]
 
     def _vote(self, message: Accept) -> None:
         self._promised = self._accepted_in = message.ballot
@@ -305,7 +306,7 @@ class Replica:
 
     def _promise(self, prepare: Prepare) -> Promise:
         accepted_in = self._accepted_in if self._accepted is not None else None
-        return Promise(prepare.version, prepare.ballot, accepted_in, self._accepted)
+        return Promise(prepare.version, prepare.ballot, accepted_in, self._accepted, self._lineage)
 
 
 def _has_member(round_: Round, node: str) -> bool:

@@ -210,6 +210,7 @@ class Prepare:
 
     version: int
     ballot: Ballot
+    lineage: str = ""  # of the record that is voted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class Promise:
     ballot: Ballot
     accepted_in: Ballot | None = None
     accepted: Round | None = None
+    lineage: str = ""  # of the record that is voted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ class Accepted:
 
     version: int
     ballot: Ballot
+    lineage: str = ""  # of the record that is voted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,7 @@ class Refused:
 
     version: int
     promised: Ballot
+    lineage: str = ""  # of the record that is voted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,7 @@ class Decided:
 
     version: int
     ballot: Ballot
+    lineage: str = ""  # of the record that is voted on
 
 
 @dataclass(frozen=True, slots=True)
