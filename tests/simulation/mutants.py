@@ -12,8 +12,6 @@ from typing import Any
 
 from softrun.agent.consensus import replica
 from softrun.agent.consensus.replica import Replica
-from softrun.agent.consensus.search import Search
-from softrun.agent.consensus.touch import Touch
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
@@ -22,16 +20,12 @@ from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
-    Accept,
     Address,
     BarrierAnswer,
-    Beat,
     JobSettings,
     Member,
     NodeIntent,
     Phase,
-    Prepare,
-    Promise,
     Report,
     Round,
 )
@@ -346,78 +340,20 @@ def waits_for_a_quorum_only() -> list[Patch]:
     return [(Replica, "_suffices", wrong)]
 
 
-def believes_that_the_dead_had_waited() -> list[Patch]:
-    return [(Touch, "parted", lambda self, nodes: True)]
-
-
-def proposes_its_own_wish() -> list[Patch]:
-    return [(replica, "_bound_to", lambda promises: None)]
-
-
-def promises_nothing() -> list[Patch]:
-    right = Replica._asked_to_accept
-
-    def wrong(self: Replica, node: str, message: Accept) -> list[do.Effect]:
-        self._promised = min(self._promised, message.ballot)
-        return right(self, node, message)
-
-    return [(Replica, "_asked_to_accept", wrong)]
-
-
-def forgets_what_it_accepted() -> list[Patch]:
-    right = Replica._promise
-
-    def wrong(self: Replica, prepare: Prepare) -> Promise:
-        return replace(right(self, prepare), accepted_in=None, accepted=None)
-
-    return [(Replica, "_promise", wrong)]
-
-
 def decides_without_the_voters() -> list[Patch]:
     return [(Replica, "propose", lambda self, round_: self._decide(round_))]
-
-
-def counts_a_lease_from_its_arrival() -> list[Patch]:
-    right = Touch.heard
-
-    def wrong(self: Touch, node: str, beat: Beat, now: float) -> bool:
-        return right(self, node, replace(beat, echo=now) if beat.echo else beat, now)
-
-    return [(Touch, "heard", wrong)]
-
-
-def grants_more_than_it_has() -> list[Patch]:
-    right = Touch.beat
-
-    def wrong(self: Touch, to: str, now: float, **roles: bool) -> Beat:
-        return replace(right(self, to, now, **roles), grant_s=10 * self._grant_s)
-
-    return [(Touch, "beat", wrong)]
 
 
 def goes_back_to_older_records() -> list[Patch]:
     return [(Replica, "compare", lambda self, node, round_: None)]
 
 
-def admits_nodes_of_the_other_job() -> list[Patch]:
-    right = decisions._newcomers
-
-    def wrong(round_: Round, reports: dict[str, Report], dead: set[str]) -> list[Member]:
-        same = {node: replace(report, lineage=round_.lineage) for node, report in reports.items()}
-        return right(round_, same, dead)
-
-    return [(decisions, "_newcomers", wrong)]
-
-
-def never_looks_for_silent_members() -> list[Patch]:
-    return [(Search, "visit", lambda self, *where: None)]
-
-
-def lets_both_jobs_go_on() -> list[Patch]:
-    return [(transitions, "yields_to", lambda round_, other: False)]
-
-
 MUTANTS = (
+    Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=600),
+    Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=420),
+    Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),
+    Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
+    Mutant("decides_without_the_voters", decides_without_the_voters, ("OneHistory",)),
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
     Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=1600),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
