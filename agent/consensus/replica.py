@@ -193,8 +193,12 @@ class Replica:
             case Decided(version, ballot) if version == next_version:
                 if self._accepted is not None and self._accepted_in == ballot:
                     self._adopt(self._accepted)
+            case Prepare(version) if version < next_version:
+                return self.show(node)  # it was decided without this node's knowing
+            case Accept(_, round_) if round_.version < next_version and round_ != self.record:
+                return self.show(node)
             case _:
-                pass  # of another version, or from a node that knows less
+                pass  # of another version
         return []
 
     def is_behind(self, message: Agreement) -> bool:

@@ -18,6 +18,7 @@ from softrun.agent.protocol.model import Address
 
 LOOK_S = 0.15  # between two looks at an endpoint
 GIVE_UP_S = 0.3
+STRANGERS_S = 3.0  # a program that has the port may be about to end
 VISITS = 64  # looks at addresses of members that may be under way at a time
 
 
@@ -38,6 +39,7 @@ class Search:
         self._visiting: dict[Address, str] = {}
         self.strangers: dict[Address, str] = {}
         """What else has the port of an endpoint."""
+        self._strange_since: float | None = None  # nothing but strangers at all endpoints
 
     # --- what is seen
 
@@ -64,6 +66,8 @@ class Search:
         self._empty.add(endpoint)
         if stranger:
             self.strangers[endpoint] = stranger
+            if self._strange_since is None and all(each in self.strangers for each in self._endpoints):
+                self._strange_since = now
         return sought
 
     def _answered(self, endpoint: Address) -> None:
@@ -83,6 +87,16 @@ class Search:
             if endpoint not in self._empty:
                 return False
         return False
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When to give up because strangers have the port of every endpoint, unless they go; None: there is hope."""
+        if self._strange_since is None:
+            return None
+        if not all(endpoint in self.strangers or endpoint in self._asked for endpoint in self._endpoints):
+            self._strange_since = None
+            return None
+        return self._strange_since + STRANGERS_S
 
     def is_empty(self, address: Address) -> bool:
         """Whether nobody answered there at the last look."""

@@ -159,7 +159,7 @@ class Engine:
             self._stages.deadline(),
             self._search.deadline(self._searches()),
             self._visit_at,
-            self._searches_until if self._is_lost() else None,
+            self._gives_up_at(),
             self._standing.departure.until if self._standing.departure is not None else None,
         ]
         # Anything overdue was handled just now, and waits for something else.
@@ -563,6 +563,13 @@ class Engine:
         """Whether this agent has no job yet, or none of its agents can lead it."""
         return self._replica is not None and not (self._standing.is_placed or self._stands())
 
+    def _gives_up_at(self) -> float | None:
+        """When this agent ends because it has found no job."""
+        if not self._is_lost():
+            return None
+        strange = self._search.gives_up_at if self.record is None else None
+        return self._searches_until if strange is None else min(strange, self._searches_until)
+
     def _searches(self) -> bool:
         """Whether this agent has to find its job, or those that look for it."""
         if (self.record is not None and self.record.phase is Phase.CLOSED) or self.stage is Stage.LEAVING:
@@ -619,7 +626,8 @@ class Engine:
         founds = self._search.founds or (self._store_empty and self._lease.sure(self._now))
         if self.record is None and founds:
             self._effects += self._election.propose(transitions.found(self._standing.member(), self._config.job))
-        if self._is_lost() and self._now >= self._searches_until:
+        gives_up_at = self._gives_up_at()
+        if gives_up_at is not None and self._now >= gives_up_at:
             self._stages.leave(Result(Outcome.STORE_LOST, self._search.failure(self._config.search_s)), self._now)
         elif self._stages.is_over(self._now):
             job = self._config.job

@@ -123,7 +123,8 @@ class Leader:
         ):
             effects.append(do.CloseWorkerStore(self._used_store.port))
             self._used_store = None
-        if self.spare_store is not None and round_.worker_store == self.spare_store:
+        named = round_.phase is Phase.SEALED and round_.worker_store is None and proposed == round_
+        if self.spare_store is not None and (round_.worker_store == self.spare_store or named):  # a name leads to it
             self._used_store, self.spare_store = self.spare_store, None
         elif (
             self.spare_store is not None

@@ -250,8 +250,12 @@ def test_a_decision_holds_for_the_ballot_in_which_it_was_accepted() -> None:
 
 def test_what_is_said_of_another_version_changes_nothing() -> None:
     agent = Agent("c")
-    for message in (Prepare(2, (7, "b")), Prepare(4, (7, "b")), Accept((7, "b"), after(FIRST, B, version=4))):
+    for message in (Prepare(4, (7, "b")), Accept((7, "b"), after(FIRST, B, version=4))):
         assert agent.hear("b", message) == []
+    for message in (Prepare(2, (7, "b")), Accept((7, "b"), after(FIRST, B, version=2))):
+        ((_, shown),) = agent.hear("b", message)
+        assert isinstance(shown, Record)
+        assert shown.round == FIRST, "the one that asks has missed it"
     assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(3, FAST))]
 
 

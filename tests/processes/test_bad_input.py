@@ -388,16 +388,20 @@ def test_the_longest_times_can_be_waited_for(cluster: LocalCluster, start: Calla
 
 
 @pytest.mark.slow
-def test_a_job_that_is_over(cluster: LocalCluster, start: Callable[..., Node]) -> None:
+def test_a_job_at_the_endpoint_of_another(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     first = start("a", "count.py", "100000", "0.01", nnodes="1:2", job="one")
     cluster.wait_for_steps(2)
-    short = start("b", "count.py", "10", "0.01", nnodes="1", job="two")
-    assert short.wait() == 0, "another job may use the same store"
-    late = start("c", "count.py", "10", "0.01", nnodes="1", job="two")
-    assert late.wait() == 1
-    assert "this job is over already: choose another --rdzv_id" in late.output().splitlines()[-1]
+    other = start("b", "count.py", "10", "0.01", nnodes="1", job="two")
+    assert other.wait() == 1
+    line = other.output().splitlines()[-1]
+    assert "an agent of another job answers at 127.0.0.1:" in line
+    assert "end it there, or choose another --rdzv_endpoint" in line
     first.signal(signal.SIGTERM)
     assert first.wait() == 1
+
+
+def test_the_id_of_a_job_may_be_used_again(start: Callable[..., Node]) -> None:
+    assert [start(name, "count.py", "10", "0.01", nnodes="1", job="one").wait() for name in "ab"] == [0, 0]
 
 
 @pytest.mark.slow
