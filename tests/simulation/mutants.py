@@ -355,9 +355,9 @@ MUTANTS = (
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
     Mutant("decides_without_the_voters", decides_without_the_voters, ("OneHistory",)),
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
-    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=1600),
+    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=2100),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
-    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=1100),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=400),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant(
         "seals_with_unheard_members",
