@@ -237,7 +237,7 @@ def test_the_first_host_is_killed_and_then_each_other_with_replacements_between(
         survivors = newest(cluster.steps()) - set(victim.family())
         at = victim.kill()
         cluster.wait_for("recovery", lambda at=at, staying=survivors: recovery(cluster.steps(), at, staying))
-        nodes.append(start(f"r{turn}", "reduce.py", "100000", "0.005"))
+        nodes.append(start(f"r{turn}", "reduce.py", "100000", "0.005", nproc=1))
         grown = cluster.wait_for_steps(3, after=time.monotonic())
         assert survivors < newest(grown), "one world, and the survivors keep their processes"
     assert all(node.process.poll() is None for node in nodes)
