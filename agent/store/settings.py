@@ -69,9 +69,6 @@ class RendezvousSettings(BaseModel):
         default=None,
         description="file of the job's secret, which agents prove to each other; else SOFTRUN_TOKEN_FILE",
     )
-    witness: str | None = Field(
-        default=None, description="HOST:PORT of a `softrun witness`, which decides when half of the nodes are silent"
-    )
 
     def beat_interval_s(self, nodes: int) -> float:
         """The time between two beats in a job of up to so many nodes."""

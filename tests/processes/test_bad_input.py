@@ -40,7 +40,7 @@ NOT_A_RANGE = "is not a number or a range of nodes: give N or MIN:MAX, with 1 <=
 NOT_A_DURATION = "is not a duration: give a number of seconds above 0, or leave it out"
 SETTINGS = (
     "join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval, keep_alive_max_attempt, "
-    "is_host, timeout, rank, store_type, heartbeat_timeout, token_file, witness"
+    "is_host, timeout, rank, store_type, heartbeat_timeout, token_file"
 )
 MOST_S = "should be less than or equal to 315360000"
 BYTES = os.fsdecode(b"\xff")

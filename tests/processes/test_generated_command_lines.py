@@ -118,7 +118,7 @@ KEYS = [
     "backend",
     "endpoint",
 ]
-FILE_KEYS = ["ca_cert", "ssl_cert", "ssl_cert_key", "password_file", "token_file", "user", "protocol", "witness"]
+FILE_KEYS = ["ca_cert", "ssl_cert", "ssl_cert_key", "password_file", "token_file", "user", "protocol"]
 FILES = ["/no/such", "/dev/null", "/dev/zero", "/proc/self/mem", "/", "{fifo}", "{empty}", "{bytes}", "{script}", BYTES]
 VALUES = {
     "--nnodes": ["1", "1:1", "1:4", "2", "4:2", ":", "1:", ":1", "1:2:3", "1:" + "9" * 30],

@@ -616,11 +616,11 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown(refuse: Callable[[s
     assert "hush" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("conf", [{"token_file": "/secret", "witness": "h:1"}, {}])
+@pytest.mark.parametrize("conf", [{"token_file": "/secret"}, {}])
 def test_every_backend_knows_the_settings_of_the_job(conf: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (RendezvousSettings, EtcdSettings):
         settings = kind.parse(conf, load_policy("soft"))
-        assert (settings.token_file, settings.witness) == (conf.get("token_file"), conf.get("witness"))
+        assert settings.token_file == conf.get("token_file")
         monkeypatch.setenv("SOFTRUN_TOKEN_FILE", "/other")
         assert token_path(settings) == conf.get("token_file", "/other")
         assert token_path(settings) == conf.get("token_file", "/other"), "it is remembered"
