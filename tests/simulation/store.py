@@ -9,6 +9,7 @@ of it. Watchers are pushed the newest record; one that was cut off gets it later
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ CALL_TIMEOUT_S = 0.3  # then a client asks again
 _decode_round = lru_cache(maxsize=256)(codec.decode_round)
 
 
-class Keeper:
+class Keeper(ABC):
     """What the rest of the simulation asks whoever keeps the record."""
 
     lease_s = 0.0
@@ -37,9 +38,9 @@ class Keeper:
         self.writes = 0
         self.back_at = 0.0  # when it was away last
 
+    @abstractmethod
     def begin(self, node: Node) -> None:
         """Tell a driver what it is told first."""
-        raise NotImplementedError
 
     def ended(self) -> None:
         """An agent has ended."""
