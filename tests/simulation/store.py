@@ -9,7 +9,6 @@ of it. Watchers are pushed the newest record; one that was cut off gets it later
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ CALL_TIMEOUT_S = 0.3  # then a client asks again
 _decode_round = lru_cache(maxsize=256)(codec.decode_round)
 
 
-class Keeper(ABC):
+class Keeper:
     """What the rest of the simulation asks whoever keeps the record."""
 
     lease_s = 0.0
@@ -38,9 +37,9 @@ class Keeper(ABC):
         self.writes = 0
         self.back_at = 0.0  # when it was away last
 
-    @abstractmethod
     def begin(self, node: Node) -> None:
         """Tell a driver what it is told first."""
+        self._cluster.deliver(node, saw.Tick())
 
     def ended(self) -> None:
         """An agent has ended."""
@@ -78,9 +77,6 @@ class Agreement(Keeper):
         self.records: dict[tuple[str, int], Round] = {}
         self._makers: dict[Round, tuple[Node, float]] = {}
         self._cut_off: set[str] = set()
-
-    def begin(self, node: Node) -> None:
-        self._cluster.deliver(node, saw.Tick())
 
     def made(self, node: Node, round_: Round) -> None:
         self._makers.setdefault(round_, (node, self._cluster.now))
