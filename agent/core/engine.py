@@ -7,6 +7,7 @@ deadlines live here; `deadline()` says when it wants a `Tick`. The driver carrie
 
 This file decides what to do about the record, the store, the lease and the other nodes. The rest is decided in:
 
+- `softrun.agent.core.shared_record`: where the record is, and what it will be, if the agents keep it themselves
 - `softrun.agent.core.worker_news`: what the workers say and how they end
 - `softrun.agent.core.stages`: the stages of an agent; the `match` statements below say what each observation does in
   each stage, including nothing
@@ -16,15 +17,12 @@ This file decides what to do about the record, the store, the lease and the othe
 
 from __future__ import annotations
 
-from math import inf
-
-from softrun.agent.consensus.replica import Peers, Replica
-from softrun.agent.consensus.search import Search
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.answers import Answers
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
+from softrun.agent.core.shared_record import SharedRecord
 from softrun.agent.core.stages import Stage, Stages
 from softrun.agent.core.standing import Departure, Standing
 from softrun.agent.core.step_barrier import StepBarrier
@@ -33,23 +31,15 @@ from softrun.agent.core.worker_news import WorkerNews
 from softrun.agent.core.worker_slot import SIGKILL
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.descriptions import count, describe_other_job, describe_round
+from softrun.agent.protocol.descriptions import describe_other_job, describe_round
 from softrun.agent.protocol.effects import Effect, Outbox, Outcome, Result
 from softrun.agent.protocol.model import (
     NO_REQUEST,
-    Accept,
-    Accepted,
     Address,
-    Decided,
-    Hello,
     Member,
     Message,
     NodeIntent,
     Phase,
-    Prepare,
-    Promise,
-    Record,
-    Refused,
     Report,
     Round,
 )
@@ -63,7 +53,6 @@ BARRIER_S = 5.0  # how long the agents may take to say which step their workers 
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
 LOST = "the others went on without this node, which they took for dead"
 FOUNDED_TWICE = "the job was founded twice, and the other one has come further"
-VISIT_S = 0.1  # a member that is not heard for so long is looked for
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
@@ -109,12 +98,7 @@ class Engine:
             self._effects,
         )
         self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
-        peers = Peers(self._election.gone, self._election.silent, self._election.touch.parted, self._stands)
-        self._replica = Replica(config.node, peers) if config.endpoints else None
-        self._search = Search(config.node, config.endpoints)
-        self._searches_until = now + config.search_s if config.endpoints else inf
-        self._visit_at: float | None = None  # when to look for the members that are not heard
-        self._visit_s = VISIT_S
+        self._shared = SharedRecord(config, self._standing, self._stages, self._election, self._effects, now)
 
     # --- the interface
 
@@ -140,9 +124,10 @@ class Engine:
         self._now = now
         self._effects.clear()
         self._election.look(now)
+        self._shared.look(now)
         self._take_in(seen)
         self._advance()
-        while (round_ := self._agree()) is not None:
+        while (round_ := self._shared.agree()) is not None:
             self._adopt(round_)
             self._advance()
         self._allow_on()
@@ -157,9 +142,7 @@ class Engine:
             *self._news.deadlines(),
             self._lease.deadline(self._now),
             self._stages.deadline(),
-            self._search.deadline(self._searches()),
-            self._visit_at,
-            self._gives_up_at(),
+            *self._shared.deadlines(),
             self._standing.departure.until if self._standing.departure is not None else None,
         ]
         # Anything overdue was handled just now, and waits for something else.
@@ -185,17 +168,10 @@ class Engine:
                 self._effects += self._election.link_up(node, self._said())
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
-            case saw.Listening(endpoint):
-                self._search.listening(endpoint)
-            case saw.Found(endpoint, node):
-                sought = self._search.found(endpoint, node, self._now)
-                if sought and sought != node:
-                    self._link_down(sought, gone=True)  # its port has been given to another
-                self._effects += self._election.found(node, self._said())
-            case saw.NotFound(endpoint, stranger, refused):
-                sought = self._search.not_found(endpoint, stranger, self._now)
-                if sought and refused:
-                    self._link_down(sought, gone=True)
+            case saw.Listening() | saw.Found() | saw.NotFound():
+                ended = self._shared.looked(seen, self._said())
+                if ended:
+                    self._link_down(ended, gone=True)
             case saw.Heard(node, message):
                 self._heard(node, message)
             case saw.WorkerStoreOpened(port):
@@ -216,82 +192,10 @@ class Engine:
                 pass
 
     def _heard(self, node: str, message: Message) -> None:
-        replica = self._replica
-        match message:
-            case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided() if replica is not None:
-                self._effects += replica.hear(node, message)
-                if replica.is_behind(message):
-                    self._effects += self._election.ask(node, self._said())
-            case Record() if replica is not None:
-                self._told(node, message, replica)
-            case Hello() if replica is not None:
-                self._effects += self._election.greeted(node)
-                self._effects += replica.greet(node, message)
+        self._shared.hear(node, message, self._said())
         self._effects += self._election.hear(node, message, self._said())
         if isinstance(message, Report) and message.ends:
             self._link_down(node, gone=True)
-
-    def _told(self, node: str, told: Record, replica: Replica) -> None:
-        """Another agent shows its record."""
-        own, round_ = self.record, told.round
-        answer = replica.compare(node, round_)
-        if answer is not None:
-            self._effects += answer
-        elif own is not None and own.lineage == round_.lineage:
-            replica.read(round_)
-        elif round_.heir is not None:
-            pass  # that job is no more
-        elif own is None:
-            replica.read(round_)
-        elif not self._standing.is_placed:
-            if transitions.yields_to(own, round_) or (told.stands and not self._stands()):
-                replica.read(round_)
-        elif self._standing.cut_off:
-            if told.stands and round_.phase is not Phase.CLOSED:
-                replica.read(round_)  # its world cannot go on: it joins the others as if it had been started again
-        elif self._election.leadership.leading and not own.is_last:
-            # The job was founded twice.
-            leader = Address(round_.members[0].host, round_.members[0].port) if round_.members else None
-            if not transitions.yields_to(own, round_):
-                self._effects += replica.show(node)
-                if leader is not None:
-                    self._search.visit(leader, self._now)  # it may not be this node
-            elif told.stands and leader is not None and round_.phase is not Phase.CLOSED:
-                self._effects += self._election.propose(transitions.give_up(own, leader))
-
-    def _stands(self) -> bool:
-        """Whether this node is sure that its record is the newest, or follows one that is."""
-        return self._now < self._election.touch.until
-
-    def _agree(self) -> Round | None:
-        """Go on with the agreement on the next record. Returns the record if there is a new one."""
-        replica = self._replica
-        if replica is None:
-            return None
-        proposals = [effect.round for effect in self._effects if isinstance(effect, do.Propose)]
-        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, do.Propose)]
-        for round_ in proposals:
-            self._effects += replica.propose(round_)
-        self._effects += replica.advance()
-        self._standing.cut_off = replica.short
-        if replica.short and proposals:
-            self._election.leadership.put_off(self._now)
-            self._cut_off()
-        return replica.take()
-
-    def _cut_off(self) -> None:
-        """Too few members of the world are in touch: the others may have gone on without this node."""
-        record = self.record
-        if self.stage is not Stage.WORKING or record is None:
-            return
-        silent = [m.node for m in record.members if self._election.silent(m.node) or self._election.gone(m.node)]
-        self._effects.note(
-            f"{len(silent)} of {count(len(record.members), 'node')} cannot be reached and may have gone on: this node "
-            "waits for them, with its workers paused",
-            warning=True,
-        )
-        self._standing.break_world()
-        self._stages.halt(self._now)
 
     def _adopt(self, round_: Round) -> None:
         before, self._standing.record = self.record, round_
@@ -545,58 +449,17 @@ class Engine:
         if self.stage is Stage.ENDED:
             return
         self._lead_and_follow(self._report())
-        self._look_around()
+        self._shared.look_around()
         self._news.replace_failed(self._now)
 
     def _lead_and_follow(self, report: Report) -> None:
         """Each step may change what this node says as a leader or to its leader, and nothing else in its report."""
         sure = self._lease.sure(self._now)
-        heir = self.record.heir if self.record is not None else None
-        founds = self._search.founds and (heir is None or self._search.is_empty(heir))
-        seeks, founds = self.stage is Stage.WAITING, self._replica is None or founds
+        seeks, founds = self.stage is Stage.WAITING, self._shared.founds or not self._shared.is_kept
         self._effects += self._election.advance(self.record, report, seeks, sure, founds)
         report = self._standing.amended(report, self._election.leadership)
         self._keep_in_step(report)
         self._effects += self._election.tell(self._standing.amended(report, self._election.leadership))
-
-    def _is_lost(self) -> bool:
-        """Whether this agent has no job yet, or none of its agents can lead it."""
-        return self._replica is not None and not (self._standing.is_placed or self._stands())
-
-    def _gives_up_at(self) -> float | None:
-        """When this agent ends because it has found no job."""
-        if not self._is_lost():
-            return None
-        strange = self._search.gives_up_at if self.record is None else None
-        return self._searches_until if strange is None else min(strange, self._searches_until)
-
-    def _searches(self) -> bool:
-        """Whether this agent has to find its job, or those that look for it."""
-        if (self.record is not None and self.record.phase is Phase.CLOSED) or self.stage is Stage.LEAVING:
-            return False
-        return self._is_lost() or (self._replica is not None and self._election.leadership.leading)
-
-    def _look_around(self) -> None:
-        """Look for the job, for those that look for it, and as leader for the members that are not heard."""
-        record = self.record
-        if self._replica is None:
-            return
-        heir = record.heir if record is not None else None
-        if not self._is_lost():
-            self._searches_until = self._now + self._config.search_s
-        absent = [m for m in self._election.leadership.absent if not self._election.gone(m.node)]
-        if record is not None and (missing := self._replica.missing):
-            absent += [m for m in record.members if m.node in missing and m.node != self._config.node]
-        if not absent:
-            self._visit_at = None
-        elif self._visit_at is None:
-            self._visit_at, self._visit_s = self._now + VISIT_S, VISIT_S
-        elif self._now >= self._visit_at:
-            self._visit_s = min(2 * self._visit_s, self._config.beat_interval_s)
-            self._visit_at = self._now + self._visit_s
-            for member in absent:
-                self._search.visit(Address(member.host, member.port), self._now, member.node)
-        self._effects += self._search.advance(self._searches(), heir, self._election.in_touch, self._now)
 
     def _advance_stage(self) -> None:
         match self.stage:
@@ -623,12 +486,12 @@ class Engine:
         leader = self._leader()
         if leader is not None and leader.node != self._config.node and not self._standing.is_placed:
             self._news.warm_up(self._now)
-        founds = self._search.founds or (self._store_empty and self._lease.sure(self._now))
+        founds = self._shared.founds or (self._store_empty and self._lease.sure(self._now))
         if self.record is None and founds:
             self._effects += self._election.propose(transitions.found(self._standing.member(), self._config.job))
-        gives_up_at = self._gives_up_at()
+        gives_up_at = self._shared.gives_up_at
         if gives_up_at is not None and self._now >= gives_up_at:
-            self._stages.leave(Result(Outcome.STORE_LOST, self._search.failure(self._config.search_s)), self._now)
+            self._stages.leave(Result(Outcome.STORE_LOST, self._shared.failure), self._now)
         elif self._stages.is_over(self._now):
             job = self._config.job
             text = (

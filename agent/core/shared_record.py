@@ -1,0 +1,244 @@
+"""The record, if the agents keep it themselves: how this agent finds its job, and agrees with others on each record.
+
+Here the parts meet: `softrun.agent.consensus.search` finds the job, `softrun.agent.consensus.replica` votes and
+proposes, and `softrun.agent.rendezvous.election` says who leads and whom this agent hears. If a store keeps the record,
+nothing here has anything to do.
+"""
+
+from __future__ import annotations
+
+from softrun.agent.consensus.replica import Peers, Replica
+from softrun.agent.consensus.search import Search
+from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.core.stages import Stage, Stages
+from softrun.agent.core.standing import Standing
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.descriptions import count
+from softrun.agent.protocol.effects import Outbox
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Address,
+    Decided,
+    Hello,
+    Message,
+    Phase,
+    Prepare,
+    Promise,
+    Record,
+    Refused,
+    Report,
+    Round,
+)
+from softrun.agent.rendezvous import transitions
+from softrun.agent.rendezvous.election import Election
+
+VISIT_S = 0.1  # a member that is not heard for so long is looked for
+
+
+class SharedRecord:
+    """What one agent does to find the record and to keep it. `effects` is what the engine is about to return.
+
+    Times are the engine's, in seconds.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        standing: Standing,
+        stages: Stages,
+        election: Election,
+        effects: Outbox,
+        now: float,
+    ) -> None:
+        self._node = config.node
+        self._interval_s = config.beat_interval_s
+        self._search_s = config.search_s
+        self._standing = standing
+        self._stages = stages
+        self._election = election
+        self._effects = effects
+        peers = Peers(election.gone, election.silent, election.touch.parted, lambda: self._stands)
+        self._replica = Replica(config.node, peers) if config.endpoints else None
+        self._search = Search(config.node, config.endpoints)
+        self._searches_until = now + config.search_s
+        self._visit_at: float | None = None  # when to look for the members that are not heard
+        self._visit_s = VISIT_S
+        self._now = now
+
+    # --- what is seen
+
+    def look(self, now: float) -> None:
+        """Call first at every observation."""
+        self._now = now
+
+    def looked(self, seen: saw.Listening | saw.Found | saw.NotFound, own: Report) -> str:
+        """Take in what was at an endpoint. Returns the member whose process has ended, if that is certain now."""
+        match seen:
+            case saw.Listening(endpoint):
+                self._search.listening(endpoint)
+            case saw.Found(endpoint, node):
+                sought = self._search.found(endpoint, node, self._now)
+                self._effects += self._election.found(node, own)
+                return sought if sought != node else ""  # its port has been given to another
+            case saw.NotFound(endpoint, stranger, refused):
+                sought = self._search.not_found(endpoint, stranger, self._now)
+                return sought if refused else ""
+        return ""
+
+    def hear(self, node: str, message: Message, own: Report) -> None:
+        """Take in a message from `node`, before the election does. `own` is this agent's last report."""
+        replica = self._replica
+        if replica is None:
+            return
+        match message:
+            case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided():
+                self._effects += replica.hear(node, message)
+                if replica.is_behind(message):
+                    self._effects += self._election.ask(node, own)
+            case Record():
+                self._told(node, message, replica)
+            case Hello():
+                self._effects += self._election.greeted(node)
+                self._effects += replica.greet(node, message)
+
+    def _told(self, node: str, told: Record, replica: Replica) -> None:
+        """Another agent shows its record."""
+        own, round_ = self._standing.record, told.round
+        answer = replica.compare(node, round_)
+        if answer is not None:
+            self._effects += answer
+        elif own is not None and own.lineage == round_.lineage:
+            replica.read(round_)
+        elif round_.heir is not None:
+            pass  # that job is no more
+        elif own is None:
+            replica.read(round_)
+        elif not self._standing.is_placed:
+            if transitions.yields_to(own, round_) or (told.stands and not self._stands):
+                replica.read(round_)
+        elif self._standing.cut_off:
+            if told.stands and round_.phase is not Phase.CLOSED:
+                replica.read(round_)  # its world cannot go on: it joins the others as if it had been started again
+        elif self._election.leadership.leading and not own.is_last:
+            # The job was founded twice.
+            leader = Address(round_.members[0].host, round_.members[0].port) if round_.members else None
+            if not transitions.yields_to(own, round_):
+                self._effects += replica.show(node)
+                if leader is not None:
+                    self._search.visit(leader, self._now)  # it may not be this node
+            elif told.stands and leader is not None and round_.phase is not Phase.CLOSED:
+                self._effects += self._election.propose(transitions.give_up(own, leader))
+
+    # --- the next record
+
+    def agree(self) -> Round | None:
+        """Go on with the agreement on the next record: the proposals among the effects are this agent's.
+
+        Returns the record if there is a new one.
+        """
+        replica = self._replica
+        if replica is None:
+            return None
+        proposals = [effect.round for effect in self._effects if isinstance(effect, do.Propose)]
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, do.Propose)]
+        for round_ in proposals:
+            self._effects += replica.propose(round_)
+        self._effects += replica.advance()
+        self._standing.cut_off = replica.short
+        if replica.short and proposals:
+            self._election.leadership.put_off(self._now)
+            self._wait_for_others()
+        return replica.take()
+
+    def _wait_for_others(self) -> None:
+        """Too few members of the world are in touch: the others may have gone on without this node."""
+        record = self._standing.record
+        if self._stages.stage is not Stage.WORKING or record is None:
+            return
+        silent = [m.node for m in record.members if self._election.silent(m.node) or self._election.gone(m.node)]
+        self._effects.note(
+            f"{len(silent)} of {count(len(record.members), 'node')} cannot be reached and may have gone on: this node "
+            "waits for them, with its workers paused",
+            warning=True,
+        )
+        self._standing.break_world()
+        self._stages.halt(self._now)
+
+    # --- the search
+
+    @property
+    def founds(self) -> bool:
+        """Whether this agent is the one to found the job, if it has met none, or none that goes on."""
+        heir = self._heir
+        return self._search.founds and (heir is None or self._search.is_empty(heir))
+
+    @property
+    def failure(self) -> str:
+        """Why no job was found, and what to do."""
+        return self._search.failure(self._search_s)
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When this agent ends because it has found no job."""
+        if not self._is_lost:
+            return None
+        strange = self._search.gives_up_at if self._standing.record is None else None
+        return self._searches_until if strange is None else min(strange, self._searches_until)
+
+    def look_around(self) -> None:
+        """Look for the job, for those that look for it, and as leader for the members that are not heard."""
+        if self._replica is None:
+            return
+        if not self._is_lost:
+            self._searches_until = self._now + self._search_s
+        self._visit_absent(self._replica)
+        self._effects += self._search.advance(self._searches, self._heir, self._election.in_touch, self._now)
+
+    def _visit_absent(self, replica: Replica) -> None:
+        record = self._standing.record
+        absent = [m for m in self._election.leadership.absent if not self._election.gone(m.node)]
+        if record is not None and (missing := replica.missing):
+            absent += [m for m in record.members if m.node in missing and m.node != self._node]
+        if not absent:
+            self._visit_at = None
+        elif self._visit_at is None:
+            self._visit_at, self._visit_s = self._now + VISIT_S, VISIT_S
+        elif self._now >= self._visit_at:
+            self._visit_s = min(2 * self._visit_s, self._interval_s)
+            self._visit_at = self._now + self._visit_s
+            for member in absent:
+                self._search.visit(Address(member.host, member.port), self._now, member.node)
+
+    def deadlines(self) -> list[float | None]:
+        """When to look again without any news; None entries are no deadlines."""
+        return [self._search.deadline(self._searches), self._visit_at, self.gives_up_at]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the agents keep the record, not a store."""
+        return self._replica is not None
+
+    @property
+    def _heir(self) -> Address | None:
+        """Where the job goes on that this one has given up for."""
+        return self._standing.record.heir if self._standing.record is not None else None
+
+    @property
+    def _stands(self) -> bool:
+        """Whether this node is sure that its record is the newest, or follows one that is."""
+        return self._now < self._election.touch.until
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether this agent has no job yet, or none of its agents can lead it."""
+        return self._replica is not None and not (self._standing.is_placed or self._stands)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether this agent has to find its job, or those that look for it."""
+        record = self._standing.record
+        if (record is not None and record.phase is Phase.CLOSED) or self._stages.stage is Stage.LEAVING:
+            return False
+        return self._is_lost or (self._replica is not None and self._election.leadership.leading)
