@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -152,8 +153,8 @@ def _keep_a_store(me: Me) -> None:
 
 
 def _run(body: Callable[[Me], None], me: Me) -> None:
+    gc.freeze()  # what other tests have left behind has lost its threads, and does not bear to be collected here
     torch.set_num_threads(1)
-
     try:
         body(me)
     except BaseException:
