@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from softrun.agent.torch_elastic.elastic import Std
 
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
+WITNESS = "witness"
+"""The first argument that makes this command a job's witness. A program of that name is run as ./witness."""
 _STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
 _STREAMS = re.compile(rf"[0-3]|{_STREAMS_BY_RANK.pattern}")
 
@@ -47,6 +49,8 @@ def main(argv: list[str]) -> int:
         _complain(str(error), debug)
         return 1
     try:
+        if argv[:1] == [WITNESS]:
+            return _witness(argv[1:], debug)
         with _template(argv):
             quieten_torch()
             return _report(argv, debug)
@@ -54,6 +58,18 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise
+
+
+def _witness(argv: list[str], debug: bool) -> int:
+    """A signal ends it as it ends any process: it has nothing to clean up."""
+    from softrun.agent import witness
+
+    try:
+        witness.run(argv)
+    except SoftrunError as error:
+        _complain(str(error), debug)
+        return 1
+    return 0
 
 
 def _report(argv: list[str], debug: bool) -> int:

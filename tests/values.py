@@ -23,6 +23,7 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
     Worker,
 )
 
@@ -66,10 +67,15 @@ reports: st.SearchStrategy[Report] = st.builds(
     told=numbers,
     ends=st.booleans(),
 )
-settings = st.builds(
-    lambda least, more, *names: JobSettings(least, least + more, *names), st.integers(1, 2**20), numbers, names, names
-)
 addresses = st.builds(Address, hosts, ports)
+settings = st.builds(
+    lambda least, more, *names, witness: JobSettings(least, least + more, *names, witness=witness),
+    st.integers(1, 2**20),
+    numbers,
+    names,
+    names,
+    witness=st.none() | addresses,
+)
 placed = st.lists(members, max_size=4, unique_by=lambda member: member.node).map(tuple)
 worlds = st.lists(
     members.filter(lambda member: bool(member.workers)), min_size=1, max_size=4, unique_by=lambda member: member.node
@@ -81,6 +87,7 @@ facts = {
     "finishing": st.booleans(),
     "outcome": st.text(),
     "lineage": names,
+    "witness": st.just("") | names.map("w-{}".format),
 }
 rounds: st.SearchStrategy[Round] = st.one_of(
     st.builds(
@@ -116,6 +123,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, reports, numbers, names),
     st.builds(Beat, seconds, seconds, seconds, st.booleans(), st.booleans()),
     st.builds(Record, rounds, st.booleans()),
+    st.builds(Witnessed, numbers, names),
     st.builds(Prepare, numbers, ballots),
     st.builds(Promise, numbers, ballots),
     st.builds(Promise, numbers, ballots, ballots, rounds),

@@ -4,16 +4,19 @@ Each version of the record is agreed on by the members of the one before, each t
 (Lamport, "Paxos Made Simple", 2001; that a record names the voters for the next is his reconfiguration, with a window
 of one):
 
-    leader → members   Prepare(ballot)            left out by the record's first member, in its first ballot
-    member → leader    Promise(what it accepted last)
-    leader → members   Accept(ballot, round)
-    member → leader    Accepted
+    leader → voters    Prepare(ballot)            left out by the record's first member, in its first ballot
+    voter  → leader    Promise(what it accepted last)
+    leader → voters    Accept(ballot, round)
+    voter  → leader    Accepted
     leader → everybody Decided
 
 A record is decided once every member has accepted it, but for those known to be dead, and for silent ones if a quorum
 has accepted it (`softrun.agent.consensus.quorum`). So each member in touch has each record: if all others die, it knows
 what was agreed on. A proposal is made only if it can be decided as far as its maker knows; else it waits, and the
 engine proposes again.
+
+The voters are the members, and the witness if the record has one (`softrun.agent.consensus.witness`). It is asked with
+the others, and waited for only if they are too few without it: a slow or dead witness delays nothing.
 
 Nothing is written to a disk: an agent that ends never returns under its name.
 """
@@ -38,6 +41,7 @@ from softrun.agent.protocol.model import (
     Record,
     Refused,
     Round,
+    Witnessed,
     lineage,
 )
 
@@ -51,7 +55,7 @@ class Peers:
     gone: Callable[[str], bool]
     """Whether the process of a node has certainly ended."""
     silent: Callable[[str], bool]
-    """Whether a node is taken for dead because it was not heard."""
+    """Whether a node is taken for dead because it was not heard. Of the witness: whether its vote cannot be had."""
     parted: Callable[[list[str]], bool]
     """Whether these nodes, which are gone, had certainly not left this agent behind."""
     stands: Callable[[], bool]
@@ -64,13 +68,13 @@ class _Attempt:
 
     ballot: Ballot
     wish: Round
-    missing: dict[str, None]  # the members that have not answered what was asked last
+    missing: dict[str, None]  # the voters that have not answered what was asked last
     answered: set[str] = field(default_factory=set)
     promises: list[Promise] = field(default_factory=list)
     accept: Accept | None = None  # once it is asked for
 
     def hear(self, node: str) -> None:
-        """Note that a member has answered."""
+        """Note that a voter has answered."""
         self.missing.pop(node, None)
         self.answered.add(node)
 
@@ -93,7 +97,7 @@ class Replica:
 
     @property
     def missing(self) -> Collection[str]:
-        """The members whose answer to its own proposal is missing."""
+        """The voters whose answer to its own proposal is missing."""
         return self._attempt.missing if self._attempt is not None else ()
 
     def take(self) -> Round | None:
@@ -111,11 +115,12 @@ class Replica:
             version = round_.version
             while (name := lineage(self._node, version)) in self._past:
                 version += 1  # it has begun anew at this one before, and a name is one job's
-            return self._decide(replace(round_, version=version, lineage=name))
+            return self._decide(replace(round_, version=version, lineage=name, witness=""))
         if round_.version != record.version + 1:
             return []
-        out = {m.node: None for m in record.members if self._is_out(m.node)}
-        if not self._suffices({m.node for m in record.members if m.node not in out}, out):
+        voters = self._voters(record)
+        out = {node: None for node in voters if self._is_out(node)}
+        if not self._suffices(voters.keys() - out.keys(), out):
             self.short = True
             return []
         self.short = False
@@ -132,20 +137,21 @@ class Replica:
         self._promised = prepare.ballot
         self._attempt.promises.append(self._promise(prepare))
         self._attempt.hear(self._node)
-        return [do.Say(None, prepare), *self.advance()]
+        return [*_say(record, prepare), *self.advance()]
 
     def advance(self) -> list[Effect]:
         """Go on with this agent's own proposal if that is possible now. Call it after every observation."""
         attempt = self._attempt
         if attempt is not None and attempt.accept is None and attempt.ballot < self._promised:
             self._attempt = attempt = None  # it may not vote for its own lower ballot any more
-        if attempt is None or not self._suffices(attempt.answered, attempt.missing):
+        if self.record is None or attempt is None or not self._suffices(attempt.answered, attempt.missing):
             return []
         if attempt.accept is None:
             return self._ask_to_accept(attempt, _bound_to(attempt.promises) or attempt.wish)
         decided = Decided(attempt.accept.round.version, attempt.ballot, attempt.accept.round.lineage)
+        effects = _say(self.record, decided)
         self._adopt(attempt.accept.round)
-        return [do.Say(None, decided)]
+        return effects
 
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
         if self.record is None:
@@ -160,7 +166,7 @@ class Replica:
         attempt.answered.clear()
         self._vote(attempt.accept)
         attempt.hear(self._node)
-        return [do.Say(None, attempt.accept), *self.advance()]
+        return [*_say(self.record, attempt.accept), *self.advance()]
 
     def _decide(self, round_: Round) -> list[Effect]:
         self.read(round_)
@@ -201,7 +207,7 @@ class Replica:
                 pass  # of another version
         return []
 
-    def is_behind(self, message: Agreement) -> bool:
+    def is_behind(self, message: Agreement | Hello) -> bool:
         """Whether the sender of a message that was heard knows a record that this agent does not."""
         version = self.record.version if self.record is not None else 0
         match message:
@@ -209,11 +215,13 @@ class Replica:
                 return round_.version > version + 1
             case Decided(decided) | Prepare(decided):
                 return decided > version + isinstance(message, Prepare)
+            case Hello(_, known, about):
+                return about == self._lineage and known > version
             case _:
                 return False
 
-    def greet(self, node: str, hello: Hello) -> list[Effect]:
-        """Return what a node that has said hello lacks: the record, or what it is to vote on."""
+    def greet(self, node: str, hello: Hello | Witnessed) -> list[Effect]:
+        """Return what a node that has said what it knows lacks: the record, or what it is to vote on."""
         record = self.record
         if record is None:
             return []
@@ -234,7 +242,7 @@ class Replica:
             return None
         if last.version == round_.version:
             # It may come back to a job that it has left, but not to vote anew: it no longer knows what it has promised.
-            return None if not own and not _has_member(last, self._node) else []
+            return None if not own and not _votes_in(last, self._node) else []
         return [self._show(node, last)]
 
     def show(self, node: str) -> list[Effect]:
@@ -271,24 +279,31 @@ class Replica:
         return self.record.lineage if self.record is not None else ""
 
     def _voters(self, record: Round) -> dict[str, None]:
-        """The members in rank order, and last those that will not answer: so the first shows who is waited for."""
-        return {m.node: None for m in sorted(record.members, key=lambda m: self._is_out(m.node))}
+        """The members in rank order, then those that will not answer: so the first shows who is waited for. At the end
+        the witness."""
+        members = {m.node: None for m in sorted(record.members, key=lambda m: self._is_out(m.node))}
+        return members | {record.witness: None} if record.witness else members
 
     def _votes(self, node: str) -> bool:
-        return self.record is not None and _has_member(self.record, node)
+        return self.record is not None and _votes_in(self.record, node)
 
     def _is_out(self, node: str) -> bool:
         return node != self._node and (self._peers.gone(node) or self._peers.silent(node))
 
     def _suffices(self, present: Collection[str], missing: dict[str, None]) -> bool:
-        """Whether the members that are `present` may decide without those that are `missing`."""
-        if self.record is None:
+        """Whether the voters that are `present` may decide without those that are `missing`."""
+        record = self.record
+        if record is None:
             raise AssertionError("a ballot without voters")
-        if missing and not self._is_out(next(iter(missing))):
+        first = next(iter(missing), record.witness)
+        if first != record.witness and not self._is_out(first):
             return False  # the usual case, for each answer of thousands
-        if all(self._peers.gone(node) for node in missing):
-            return not is_quorum(self.record, missing) or self._peers.parted(list(missing))
-        return is_quorum(self.record, present) and all(self._is_out(node) for node in missing)
+        members = [node for node in missing if node != record.witness]
+        if all(self._peers.gone(node) for node in members) and (
+            not is_quorum(record, missing) or self._peers.parted(members)
+        ):
+            return True
+        return is_quorum(record, present) and all(self._is_out(node) for node in members)
 
     def _under_way(self, version: int, ballot: Ballot) -> _Attempt | None:
         attempt = self._attempt
@@ -313,8 +328,14 @@ class Replica:
         return Promise(prepare.version, prepare.ballot, accepted_in, self._accepted, self._lineage)
 
 
-def _has_member(round_: Round, node: str) -> bool:
-    return any(m.node == node for m in round_.members)
+def _say(record: Round, message: Agreement) -> list[Effect]:
+    """Say something to all voters of `record`, and to whoever else has dialled: the leader has dialled the witness."""
+    effects: list[Effect] = [do.Say(None, message)]
+    return [*effects, do.Say(record.witness, message)] if record.witness else effects
+
+
+def _votes_in(record: Round, node: str) -> bool:
+    return node in record.by_node or (node != "" and node == record.witness)
 
 
 def _bound_to(promises: list[Promise]) -> Round | None:

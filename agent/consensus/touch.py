@@ -22,11 +22,14 @@ DRIFT = 0.01
 
 
 class Touch:
-    """The leases of one agent. Times are the engine's, in seconds."""
+    """The leases of one agent. Times are the engine's, in seconds.
 
-    def __init__(self, node: str, grant_s: float) -> None:
+    `promise_s` returns how long after it was heard this agent will not take a peer for dead.
+    """
+
+    def __init__(self, node: str, promise_s: Callable[[], float]) -> None:
         self._node = node
-        self._grant_s = grant_s
+        self._promise_s = promise_s
         self._heard: dict[str, float] = {}  # the last beat of each node, by its clock
         self._granted: dict[str, float] = {}  # until when its lease for this agent stands
         self._lacking = ""  # a member without whose lease this agent cannot lead
@@ -44,7 +47,7 @@ class Touch:
 
         `leads`: this agent leads; `asks`: it asks for a beat in return.
         """
-        grant_s = self._grant_s if leads or follows else 0.0
+        grant_s = self._promise_s() if leads or follows else 0.0
         if leads:
             grant_s = max(0.0, min(grant_s, self.until - now))
         return Beat(now, self._heard.get(to, 0.0), grant_s, leads, asks)
@@ -71,13 +74,13 @@ class Touch:
     def lead(self, gone: Callable[[str], bool], now: float) -> bool:
         """This agent leads. Returns whether its lease stands and did not before. Call it at every beat."""
         stood = now < self.until
-        if self.until - now > self._grant_s / 2 or self._lacks(self._lacking, gone, now):
+        if self.until - now > self._promise_s() / 2 or self._lacks(self._lacking, gone, now):
             return False
         self._lacking = next((node for node in self._members if self._lacks(node, gone, now)), "")
         if self._lacking:
             return False
         needed = (node for node in self._members if not self._is_excused(node, gone))
-        until = min((self._granted[node] for node in needed), default=now + self._grant_s)
+        until = min((self._granted[node] for node in needed), default=now + self._promise_s())
         self._until = max(self._until, until)
         return not stood
 

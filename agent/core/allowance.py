@@ -4,8 +4,8 @@ workers' side of this.
 An agent that is stopped, or whose host is cut off, cannot tell its workers that the others have gone on without them.
 So it tells them in advance until when nobody can have gone on, and keeps moving that time forward.
 
-In etcd that is the time at which its lease may expire (`softrun.agent.core.lease_clock`). Without etcd the agents grant
-each other leases (`softrun.agent.consensus.touch`).
+The agents grant each other leases for that (`softrun.agent.consensus.touch`). In etcd they may also go on without an
+agent whose lease there has expired (`softrun.agent.core.lease_clock`), so it is the lease that ends first that counts.
 
 One case is not covered: a step that begins in time, takes longer than the rest of the tolerance, and uses no group.
 """
@@ -21,10 +21,15 @@ HOLD = 0.75
 """After this part of the tolerance no further step is completed. The rest is for the step under way."""
 
 NO_BOUND = Allow(0.0, 0.0)
+PAST = 1e-6
+"""Before anything: 0 would be no bound."""
 
 
 class Allowance:
-    """`shared`: whether the job may have other nodes. If not, the workers may go on for ever."""
+    """`shared`: whether the job may have other nodes. If not, the workers may go on for ever.
+
+    But for a store with leases, where a node that waits for a place gets that of one whose lease has expired.
+    """
 
     def __init__(self, shared: bool, interval_s: float, tolerance_s: float) -> None:
         self._shared = shared
@@ -36,16 +41,16 @@ class Allowance:
         """Return the new allowance, if it is time for one. `until`: when the leases granted by other agents end."""
         wanted = self._wanted(until, lease)
         moved = wanted.hold_at - self._allowed.hold_at
-        if wanted == self._allowed or (0 < moved < self._interval_s / 2):
+        if wanted == self._allowed or (self._allowed != NO_BOUND and 0 < moved < self._interval_s / 2):
             return []  # the next beat is soon enough
         self._allowed = wanted
         return [wanted]
 
     def _wanted(self, until: float, lease: LeaseClock) -> Allow:
-        if lease.leased:
-            return Allow(*lease.bounds) if self._shared else NO_BOUND
-        if not self._shared or until == inf:
+        if not (self._shared or lease.leased):
             return NO_BOUND
-        if until == -inf:
+        if until == -inf and not lease.leased:
             return self._allowed
-        return Allow(until - (1 - HOLD) * self._tolerance_s, until)
+        hold_at, leave_at = lease.bounds if lease.leased else (inf, inf)
+        hold_at, leave_at = min(hold_at, until - (1 - HOLD) * self._tolerance_s), min(leave_at, until)
+        return Allow(max(hold_at, PAST), max(leave_at, PAST)) if leave_at < inf else NO_BOUND

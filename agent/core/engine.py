@@ -53,6 +53,7 @@ BARRIER_S = 5.0  # how long the agents may take to say which step their workers 
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
 LOST = "the others went on without this node, which they took for dead"
 FOUNDED_TWICE = "the job was founded twice, and the other one has come further"
+RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
@@ -127,9 +128,14 @@ class Engine:
         self._shared.look(now)
         self._take_in(seen)
         self._advance()
-        while (round_ := self._shared.agree()) is not None:
+        for _ in range(RECORDS_AT_ONCE):
+            round_ = self._shared.agree()
+            if round_ is None:
+                break
             self._adopt(round_)
             self._advance()
+        else:
+            self._shared.put_off()
         self._allow_on()
         return list(self._effects)
 
@@ -289,8 +295,11 @@ class Engine:
             self._look_again()
 
     def _lease_expired(self, node: str, lease_number: int) -> None:
+        if node == self._config.node:
+            self._lease.ended(lease_number, self._now)
+            return
         self._election.lease_expired(node, lease_number)
-        if node != self._config.node and node in self._standing.peers:
+        if node in self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
 
     def _fence(self) -> None:
@@ -368,6 +377,7 @@ class Engine:
                 self._stages.leave(Result(Outcome.STORE_LOST, reason), self._now)
 
     def _link_down(self, node: str, gone: bool) -> None:
+        self._shared.link_down(node, gone)
         self._election.link_down(node, gone)
         if gone and node in self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
@@ -456,6 +466,7 @@ class Engine:
         """Each step may change what this node says as a leader or to its leader, and nothing else in its report."""
         sure = self._lease.sure(self._now)
         seeks, founds = self.stage is Stage.WAITING, self._shared.founds or not self._shared.is_kept
+        self._shared.choose_witness()
         self._effects += self._election.advance(self.record, report, seeks, sure, founds)
         report = self._standing.amended(report, self._election.leadership)
         self._keep_in_step(report)

@@ -33,6 +33,11 @@ class LeaseClock:
         self._renew_at = until - granted_s + granted_s / RENEWALS
         return lapsed
 
+    def ended(self, lease_number: int, now: float) -> None:
+        """Note that another agent has ended a lease of this one: it takes a new one at once."""
+        if lease_number == self.lease_number:
+            self._renew_at = now
+
     @property
     def leased(self) -> bool:
         """Whether this agent has a lease: the store has leases, and has granted one."""

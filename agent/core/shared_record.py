@@ -1,7 +1,8 @@
 """The record, if the agents keep it themselves: how this agent finds its job, and agrees with others on each record.
 
 Here the parts meet: `softrun.agent.consensus.search` finds the job, `softrun.agent.consensus.replica` votes and
-proposes, and `softrun.agent.rendezvous.election` says who leads and whom this agent hears. If a store keeps the record,
+proposes, `softrun.agent.consensus.witness_link` keeps in touch with the job's witness, and
+`softrun.agent.rendezvous.election` says who leads and whom this agent hears. If a store keeps the record,
 nothing here has anything to do.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.search import Search
+from softrun.agent.consensus.witness_link import WitnessLink
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.stages import Stage, Stages
 from softrun.agent.core.standing import Standing
@@ -30,6 +32,7 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
 )
 from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.election import Election
@@ -59,7 +62,8 @@ class SharedRecord:
         self._stages = stages
         self._election = election
         self._effects = effects
-        peers = Peers(election.gone, election.silent, election.touch.parted, lambda: self._stands)
+        self._witness = WitnessLink(config.job.witness, config.beat_interval_s, config.beat_tolerance_s)
+        peers = Peers(election.gone, self._is_silent, election.touch.parted, lambda: self._stands)
         self._replica = Replica(config.node, peers) if config.endpoints else None
         self._search = Search(config.node, config.endpoints)
         self._searches_until = now + config.search_s
@@ -72,10 +76,14 @@ class SharedRecord:
     def look(self, now: float) -> None:
         """Call first at every observation."""
         self._now = now
+        self._witness.look(now)
 
     def looked(self, seen: saw.Listening | saw.Found | saw.NotFound, own: Report) -> str:
         """Take in what was at an endpoint. Returns the member whose process has ended, if that is certain now."""
         match seen:
+            case saw.Found() | saw.NotFound() if seen.endpoint == self._witness.address:
+                self._effects += self._witness.looked(seen, self._standing.record, self._stands, self._now)
+                self._election.leadership.reconsider()
             case saw.Listening(endpoint):
                 self._search.listening(endpoint)
             case saw.Found(endpoint, node):
@@ -86,6 +94,10 @@ class SharedRecord:
                 sought = self._search.not_found(endpoint, stranger, self._now)
                 return sought if refused else ""
         return ""
+
+    def link_down(self, node: str, gone: bool) -> None:
+        """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
+        self._effects += self._witness.lost(node, gone, self._now)
 
     def hear(self, node: str, message: Message, own: Report) -> None:
         """Take in a message from `node`, before the election does. `own` is this agent's last report."""
@@ -102,6 +114,12 @@ class SharedRecord:
             case Hello():
                 self._effects += self._election.greeted(node)
                 self._effects += replica.greet(node, message)
+                if replica.is_behind(message):
+                    self._effects += self._election.ask(node, own)
+            case Witnessed():
+                self._effects += self._witness.heard(node, message, self._standing.record, self._now)
+                if message.lineage in ("", self._lineage):
+                    self._effects += replica.greet(node, message)
 
     def _told(self, node: str, told: Record, replica: Replica) -> None:
         """Another agent shows its record."""
@@ -133,6 +151,10 @@ class SharedRecord:
 
     # --- the next record
 
+    def choose_witness(self) -> None:
+        """Say which witness the next record is to name. Call it before this agent leads."""
+        self._election.leadership.attest(self._witness.choice(self._standing.record, self._now))
+
     def agree(self) -> Round | None:
         """Go on with the agreement on the next record: the proposals among the effects are this agent's.
 
@@ -144,13 +166,26 @@ class SharedRecord:
         proposals = [effect.round for effect in self._effects if isinstance(effect, do.Propose)]
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, do.Propose)]
         for round_ in proposals:
-            self._effects += replica.propose(round_)
+            if round_.phase is Phase.CLOSED and self._witness.is_awaited(self._standing.record, self._now):
+                self._election.leadership.put_off(self._now)  # so that it ends with the job
+            else:
+                self._effects += replica.propose(round_)
         self._effects += replica.advance()
         self._standing.cut_off = replica.short
         if replica.short and proposals:
             self._election.leadership.put_off(self._now)
             self._wait_for_others()
-        return replica.take()
+        news = replica.take()
+        if news is not None and news.phase is Phase.CLOSED:
+            self._effects += self._witness.take_leave(news)
+        return news
+
+    def put_off(self) -> None:
+        """Propose nothing more for now: with the next news, or after a while, this agent does."""
+        proposals = [effect for effect in self._effects if isinstance(effect, do.Propose)]
+        if self._replica is not None and proposals:
+            self._effects[:] = [effect for effect in self._effects if effect not in proposals]
+            self._election.leadership.put_off(self._now)
 
     def _wait_for_others(self) -> None:
         """Too few members of the world are in touch: the others may have gone on without this node."""
@@ -194,6 +229,8 @@ class SharedRecord:
         if not self._is_lost:
             self._searches_until = self._now + self._search_s
         self._visit_absent(self._replica)
+        leads = self._election.leadership.leading
+        self._effects += self._witness.advance(self._standing.record, leads, self._now)
         self._effects += self._search.advance(self._searches, self._heir, self._election.in_touch, self._now)
 
     def _visit_absent(self, replica: Replica) -> None:
@@ -213,12 +250,22 @@ class SharedRecord:
 
     def deadlines(self) -> list[float | None]:
         """When to look again without any news; None entries are no deadlines."""
-        return [self._search.deadline(self._searches), self._visit_at, self.gives_up_at]
+        return [self._search.deadline(self._searches), self._visit_at, self.gives_up_at, self._witness.deadline()]
 
     @property
     def is_kept(self) -> bool:
         """Whether the agents keep the record, not a store."""
         return self._replica is not None
+
+    def _is_silent(self, node: str) -> bool:
+        record = self._standing.record
+        if record is not None and node == record.witness:
+            return self._witness.is_out(node, self._now)
+        return self._election.silent(node)
+
+    @property
+    def _lineage(self) -> str:
+        return self._standing.record.lineage if self._standing.record is not None else ""
 
     @property
     def _heir(self) -> Address | None:

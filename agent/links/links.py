@@ -34,9 +34,10 @@ from softrun.agent.protocol.observations import Observation
 class Links:
     """All links of one agent. `observe` is called with what happens on them.
 
-    `bind` is the address at which it listens; "" is all. With a `secret`, only agents that have the same one get a
-    link. `listens` says whether it may listen at the endpoint of `seek`: None means if the address is this machine's.
-    Raises UsageError if the other agents cannot be told these names.
+    `bind` is the address at which it listens, and `port` the port; "" is all addresses, and 0 a free port. With a
+    `secret`, only agents that have the same one get a link. `listens` says whether it may listen at the endpoint of
+    `seek`: None means if the address is this machine's.
+    Raises UsageError if the other agents cannot be told these names, OSError if it cannot listen there.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Links:
         observe: Callable[[Observation], None],
         secret: bytes | None = None,
         bind: str = "",
+        port: int = 0,
         listens: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         Identity(job, node, host, 1, secret).check()
-        main = listening(bind, 0, all_six=":" in host)
+        main = listening(bind, port, all_six=":" in host)
         self.port: int = main.getsockname()[1]
         self._clock = clock
         log = QuietLog(clock)

@@ -102,6 +102,8 @@ class Driver:
                 self._stored.propose(round_)
             case do.RenewLease():
                 self._stored.renew()
+            case do.EndLease(node, lease_number, by):
+                self._stored.end_lease((node, lease_number), by)
             case do.OpenWorkerStore():
                 self._worker_stores.open()
             case do.CloseWorkerStore(port):

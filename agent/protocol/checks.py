@@ -97,6 +97,8 @@ def _of_round(round_: Round) -> Iterator[str]:
         yield from _of_address("worker_store", round_.worker_store)
     for node in round_.lost:
         yield from _name("lost node", node)
+    if round_.witness in round_.by_node:
+        yield f"member {_shown(round_.witness)} is the witness as well"
     yield from _of_fault(round_.fault)
     if round_.heir is not None:
         yield from _of_address("heir", round_.heir)
@@ -124,6 +126,8 @@ def _of_settings(settings: JobSettings) -> Iterator[str]:
     if not 1 <= settings.min_nodes <= settings.max_nodes <= LARGEST:
         yield f"nodes {_counted(settings.min_nodes)}:{_counted(settings.max_nodes)} are no range of 1 or more"
     yield from _of_fields(settings)
+    if settings.witness is not None:
+        yield from _of_address("witness", settings.witness)
 
 
 def _of_members(members: tuple[Member, ...]) -> Iterator[str]:

@@ -32,10 +32,11 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
     Worker,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
@@ -48,6 +49,7 @@ _NAMES: dict[type, bytes] = {
     Hello: b"hello",
     Beat: b"beat",
     Record: b"record",
+    Witnessed: b"witnessed",
     Prepare: b"prepare",
     Promise: b"promise",
     Accept: b"accept",

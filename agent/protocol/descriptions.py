@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softrun.agent.protocol.model import JobSettings, Round
+from softrun.agent.protocol.model import Address, JobSettings, Round
 
 
 def describe_round(round_: Round) -> str:
@@ -35,4 +35,9 @@ def _flags(settings: JobSettings) -> str:
         f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
         f"--worker_failure {settings.worker_failure}{' --rdzv_backend static' if settings.named_store else ''}"
         f"{f' and tolerates {settings.tolerance_s:g} s of silence' if settings.tolerance_s else ''}"
+        f"{_witness(settings.witness) if settings.witness is not None else ''}"
     )
+
+
+def _witness(witness: Address) -> str:
+    return f" and has the witness {witness.host}:{witness.port}"

@@ -25,6 +25,15 @@ class RenewLease:
 
 
 @dataclass(frozen=True, slots=True)
+class EndLease:
+    """End a lease of another node in the store, if this agent's own lease `by` still stands. LeasesExpired follows."""
+
+    node: str
+    lease_number: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenWorkerStore:
     """Open a new worker store on a free port. WorkerStoreOpened follows."""
 
@@ -225,6 +234,7 @@ class End:
 Effect = (
     Propose
     | RenewLease
+    | EndLease
     | OpenWorkerStore
     | CloseWorkerStore
     | Dial

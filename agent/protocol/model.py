@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from softrun.runtime.events import WorkerFault
 
@@ -116,7 +117,8 @@ class JobSettings:
     restart_policy: str
     worker_failure: str
     named_store: bool = False  # the workers of the first world meet at the address that the user has named
-    tolerance_s: float = 0.0  # how long the agents wait for a silent one, if they keep the record themselves
+    tolerance_s: float = 0.0  # how long the agents wait for a silent one
+    witness: Address | None = None  # where the job's witness listens, if it has one
 
 
 class Phase(Enum):
@@ -128,7 +130,7 @@ class Phase(Enum):
     GIVEN_UP = "GIVEN_UP"  # the job was founded twice, and its nodes join the other one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Round:
     """The record that all agents share. It changes only by agreement, from `version` to `version + 1`."""
 
@@ -146,6 +148,7 @@ class Round:
     stepless: int = 0  # how many worlds in a row, before this one, ended before any worker had completed a step
     lineage: str = ""  # the node that founded the job; two founders may not know of each other
     heir: Address | None = None  # if GIVEN_UP: of an agent of the job that this one becomes part of
+    witness: str = ""  # has the casting vote on the next record, though it is no node; "": none has
 
     @property
     def is_last(self) -> bool:
@@ -154,7 +157,13 @@ class Round:
 
     def member(self, node: str, incarnation: int) -> Member | None:
         """Return this incarnation of the node if it is a member of this round, else None."""
-        return next((m for m in self.members if m.node == node and m.incarnation == incarnation), None)
+        member = self.by_node.get(node)
+        return member if member is not None and member.incarnation == incarnation else None
+
+    @cached_property
+    def by_node(self) -> dict[str, Member]:
+        """Its members, in rank order."""
+        return {member.node: member for member in self.members}
 
 
 def lineage(founder: str, version: int) -> str:
@@ -271,7 +280,15 @@ class Record:
     stands: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Witnessed:
+    """Answers a Beat, a Hello or a Record: its sender is a witness, and this is the record that it holds."""
+
+    version: int = 0  # 0: none
+    lineage: str = ""
+
+
 Agreement = Prepare | Promise | Accept | Accepted | Refused | Decided
 """The messages by which the members agree on the next record (`softrun.agent.consensus.replica`)."""
 
-Message = Report | Hello | Beat | Record | Agreement
+Message = Report | Hello | Beat | Record | Witnessed | Agreement

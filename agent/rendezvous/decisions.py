@@ -68,6 +68,12 @@ class Decision:
     unanswered: str = ""  # until this node answers the barrier, the answers of others change nothing
     unfinished: str = ""  # until this node has finished, it changes nothing if others finish
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: the leader waits for news, and knows of all members how they are."""
+        waits = self.again_at is not None or self.unheard != ""
+        return not (waits or self.proposal is not None or self.asks_barrier or self.expels_leavers)
+
 
 def decide(
     round_: Round,

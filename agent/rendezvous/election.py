@@ -11,6 +11,7 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from softrun.agent.consensus.touch import Touch
@@ -20,6 +21,7 @@ from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Re
 from softrun.agent.rendezvous import member_status, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
+from softrun.agent.rendezvous.lease_ender import LeaseEnder
 from softrun.agent.rendezvous.liveness import Liveness
 from softrun.agent.rendezvous.member_status import MemberStatus
 
@@ -44,9 +46,10 @@ class Election:
         self._interval_s = interval_s
         self._now = now
         self._record: Round | None = None
-        self.touch = Touch(node, tolerance_s)
         self._liveness = Liveness(interval_s, tolerance_s, now)
+        self.touch = Touch(node, lambda: self._liveness.promise_s)
         self.leadership = Leader(node, self._liveness, timeouts, interval_s)
+        self._lease_ender = LeaseEnder(node, self._liveness, self.leadership.reports) if timeouts.converges else None
         self._following: str | None = None
         self._link_up = False
         self._redial_at: float | None = None
@@ -96,6 +99,8 @@ class Election:
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
         first = self.touch.heard(node, beat, self._now)
+        if beat.echo:
+            self._liveness.answered(node, self._now - beat.echo, self._now)
         effects: list[Effect] = []
         if first and node == self._following:
             effects.append(self._next_beat(node, asks=True))  # with an echo, which gives the leader its lease
@@ -189,10 +194,9 @@ class Election:
 
     def lease_expired(self, node: str, lease_number: int) -> None:
         """Note that a lease of `node` has expired: the node is dead, or its workers have stopped."""
-        if node != self._node:
-            self._liveness.expire(node, lease_number)
-            if self._liveness.gone(node):
-                self.leadership.mark_gone(node)
+        self._liveness.expire(node, lease_number)
+        if self._liveness.gone(node):
+            self.leadership.mark_gone(node)
 
     # --- who leads
 
@@ -235,7 +239,13 @@ class Election:
 
     def deadlines(self) -> list[float | None]:
         """Return when `advance` must be called without any news; None entries are no deadlines."""
-        return [self._beat_at, self._liveness.deadline(), self._redial_at, self.leadership.again_at]
+        return [
+            self._beat_at,
+            self._liveness.deadline(),
+            self._redial_at,
+            self.leadership.again_at,
+            self._lease_ender.deadline if self._lease_ender is not None else None,
+        ]
 
     def advance(
         self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True, founds: bool = True
@@ -251,6 +261,7 @@ class Election:
         if not may_propose:
             self.leadership.stand_down()
         elif record is not None and leader is not None and leader.node == self._node:
+            effects += self._end_leases(record, leader)
             effects += self.leadership.lead(record, self._now)
             if seeks and self._agrees and self._abandoned(record, own):
                 effects += self._take_over(record, own, founds=True)
@@ -258,10 +269,15 @@ class Election:
                 effects += self._lead_on()
         else:
             self.leadership.stand_down()
+            if record is not None and leader is not None:
+                effects += self._end_leases(record, leader)
             over = record is not None and record.phase is Phase.CLOSED
             if record is not None and not over and seeks and self._may_begin(record, leader, own):
                 effects += self._take_over(record, own, founds)
         return effects + self._beat()
+
+    def _end_leases(self, record: Round, leader: Member) -> Sequence[Effect]:
+        return self._lease_ender.advance(record, leader, self._now) if self._lease_ender is not None else ()
 
     def leaders_report(self, record: Round | None, own: Report) -> Report | None:
         """Return the last report of the leader, `own` if this agent leads, or None if it hears no leader."""

@@ -34,6 +34,7 @@ class Leader:
         """When `lead` must be called again without any news; None: with the next news."""
         self.spare_store: Address | None = None
         """A worker store of this agent that no world uses yet, if there is one."""
+        self._witness = ""  # that the next record is to name
         # What the workers are to wait for, and the version of the record whose barrier has come to nothing. It is a
         # version because a node that does not know yet that a record is over must not go on in its world.
         self.barrier_request, self.release_version = NO_REQUEST, 0
@@ -108,7 +109,8 @@ class Leader:
         self._proposed = None
         self._news = True
         lost = set(round_.lost)
-        self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
+        if not (lost and round_.members == self._placed):  # else they were lost before this record
+            self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
@@ -189,6 +191,8 @@ class Leader:
             effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
         if decision.proposal is not None:
             effects += self.propose(self._by_a_member(round_, decision.proposal), now)
+        elif decision.is_idle and round_.witness != self._witness:
+            effects += self.propose(transitions.attest(round_, self._witness), now)
         return effects
 
     def _by_a_member(self, round_: Round, proposal: Round) -> Round:
@@ -210,6 +214,15 @@ class Leader:
         self._proposed = None
         self.again_at = now + self._retry_s
 
+    def reconsider(self) -> None:
+        """Decide again at once: what a proposal waited for may be there."""
+        self._news = True
+
+    def attest(self, witness: str) -> None:
+        """Name this witness in the next record; "": none. If nothing else is to change, there is a record for that."""
+        self._news = self._news or witness != self._witness
+        self._witness = witness
+
     def worked_in(self, number: int) -> None:
         """Note that a step was completed in world `number`."""
         self._news = self._convergence.worked_in(number) or self._news
@@ -222,6 +235,8 @@ class Leader:
 
     def propose(self, round_: Round, now: float) -> list[Effect]:
         """Return the effect that proposes `round_`, or none if the same proposal may still be on its way."""
+        if round_.witness != self._witness:
+            round_ = replace(round_, witness=self._witness)
         if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
             return []
         self._proposed = (round_, now)

@@ -4,12 +4,14 @@ A peer is dead if its process is certainly gone (the kernel closed its link and 
 was watched and not heard within the tolerance. Only peers that have reason to speak are watched: a leader watches all
 members, a follower watches its leader. The silence of any other node means nothing.
 
-If the store has leases, silence proves nothing. An expired lease does, because its owner has stopped its workers by
-then. It remains a proof until the owner speaks under a later lease.
+If the store has leases, silence proves nothing. A lease that has expired or was ended does
+(`softrun.agent.rendezvous.lease_ender`), because its owner has stopped its workers by then. It remains a proof until
+the owner speaks under a later lease.
 
-The tolerance is longer while beats come late, as when all machines are busy: by twice the most that one of a living
-peer was late, which halves every ten seconds. It is never shorter than what agents promise each other
-(`softrun.agent.consensus.touch`).
+The tolerance is longer while beats come late, as when all machines are busy, and while answers take long, as on a slow
+network. By how much halves every ten seconds. It is never shorter than what agents promise each other
+(`softrun.agent.consensus.touch`): they promise half as much more than the tolerance, so a promise still holds when it
+has just halved.
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a new tolerance to every peer that was not dead before.
@@ -17,9 +19,11 @@ a new tolerance to every peer that was not dead before.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 
 LATE_HALF_LIFE_S = 10.0
+ANSWERS = 5
 
 
 class Liveness:
@@ -36,8 +40,9 @@ class Liveness:
         self._lease_numbers: dict[str, int] = {}
         self._expired: dict[str, int] = {}  # the last expired lease_number of each node
         self._bound = -inf  # nobody becomes overdue before this; may be too early, never too late
-        self._late_s = 0.0  # how much more than two beats apart living peers were heard lately, at most
+        self._late_s = 0.0  # how late living peers were lately, at most
         self._late_since = now
+        self._answers_s: dict[str, deque[float]] = {}  # how long the last answers of each node took
 
     def look(self, now: float) -> bool:
         """Call first at every observation. Returns whether this agent itself was away since the last call."""
@@ -45,7 +50,7 @@ class Liveness:
         away = now - self._last_look > 2 * self.interval_s
         if away:
             for node in self._watched_since:
-                if not self._overdue(node, self._last_look):
+                if not self.missed(node, self._last_look):
                     self._watched_since[node] = now
         self._last_look = now
         if self._late_s and now - self._late_since >= LATE_HALF_LIFE_S:
@@ -61,7 +66,7 @@ class Liveness:
 
     def stop_watching(self, now: float) -> None:
         """Watch nobody any more: no peer has reason to speak to this agent. Peers that are dead by now stay dead."""
-        self._watched_since = {node: at for node, at in self._watched_since.items() if self._overdue(node, now)}
+        self._watched_since = {node: at for node, at in self._watched_since.items() if self.missed(node, now)}
 
     def forgive_silence(self) -> None:
         """Watch nobody any more, and take no peer for overdue.
@@ -72,13 +77,29 @@ class Liveness:
 
     def heard(self, node: str, now: float) -> None:
         """Note that `node` was heard at `now`."""
-        late_s = now - self._heard_at.get(node, now) - 2 * self.interval_s
-        if node in self._watched_since and self._late_s < late_s < self.tolerance_s:
-            self._late_s, self._late_since = late_s, now
+        if node in self._watched_since:
+            since = max(self._heard_at.get(node, now), self._watched_since[node])
+            self._was_late(now - since - 2 * self.interval_s, now)
         self._heard_at[node] = now
         self._gone.discard(node)
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
+
+    def answered(self, node: str, after_s: float, now: float) -> None:
+        """Note how long `node` took to answer a beat. It counts as slow if all its last answers were."""
+        answers_s = self._answers_s.setdefault(node, deque(maxlen=ANSWERS))
+        answers_s.append(after_s)
+        if len(answers_s) == ANSWERS:
+            self._was_late(2 * (min(answers_s) - self.interval_s), now)  # a promise needs both ways, too
+
+    def _was_late(self, late_s: float, now: float) -> None:
+        if self._late_s < late_s < self.tolerance_s:
+            self._late_s, self._late_since = late_s, now
+
+    @property
+    def promise_s(self) -> float:
+        """For how long after it was heard no peer is taken for dead, now and for some time to come."""
+        return self.tolerance_s + self._late_s
 
     def mark_gone(self, node: str) -> None:
         """Note that the process of `node` is certainly gone, until it is heard again."""
@@ -98,7 +119,20 @@ class Liveness:
 
     def dead(self, node: str, now: float) -> bool:
         """Return whether `node` is gone, or was watched and silent for the tolerance."""
-        return self.gone(node) or self._overdue(node, now)
+        return self.gone(node) or (not self.leased and self.missed(node, now))
+
+    def missed(self, node: str, now: float) -> bool:
+        """Return whether `node` was watched and silent for the tolerance."""
+        missed_at = self.missed_at(node)
+        return missed_at is not None and now >= missed_at
+
+    def missed_at(self, node: str) -> float | None:
+        """Return when `node` is missed, or has been since, unless it is heard before; None if it is not watched."""
+        return self._due_at(node) if node in self._watched_since else None
+
+    def lease_number(self, node: str) -> int:
+        """Return the number of its newest known lease."""
+        return self._lease_numbers.get(node, 0)
 
     def silent(self, node: str, now: float) -> bool:
         """Return whether `node` is gone or was not heard within the tolerance, even if it had no reason to speak."""
@@ -114,11 +148,8 @@ class Liveness:
         if self._bound <= self._last_look:
             due = (self._due_at(node) for node in self._watched_since if node not in self._gone)
             self._bound = min((at for at in due if at > self._last_look), default=inf)
-        return self._bound if self._bound < inf and not self.leased else None
+        return self._bound if self._bound < inf else None
 
     def _due_at(self, node: str) -> float:
         since = self._watched_since[node]
         return max(since, self._heard_at.get(node, since)) + self.tolerance_s + 2 * self._late_s
-
-    def _overdue(self, node: str, now: float) -> bool:
-        return not self.leased and node in self._watched_since and now >= self._due_at(node)

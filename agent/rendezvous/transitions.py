@@ -17,6 +17,7 @@ below. An agent that loses the race sees a higher version and goes on from there
   leader cannot be in the next world, so that those that can have to seal it.
 - `take_over`: all nodes in the record are gone, and a newcomer begins a new meeting.
 - `admit_nobody`: the first node has finished; the world stays as it is, and nobody may join it.
+- `attest`: another witness, or none, votes on the next record; the world stays as it is.
 - `close`: the job is over.
 - `give_up`: it was founded twice, by nodes that did not know of each other, and goes on as the other one.
 """
@@ -102,6 +103,11 @@ def seal(
 def admit_nobody(round_: Round) -> Round:
     """Return the same world, closed to newcomers because a node has finished."""
     return replace(_next(round_), finishing=True, leave_after=round_.leave_after)
+
+
+def attest(round_: Round, witness: str) -> Round:
+    """Return the same record, on whose successor `witness` has the casting vote; "": nobody has."""
+    return replace(_next(round_), lost=round_.lost, leave_after=round_.leave_after, witness=witness)
 
 
 def close(round_: Round, outcome: str) -> Round:

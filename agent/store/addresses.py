@@ -25,15 +25,16 @@ def parse_endpoints(endpoints: str) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(Address(*parse_endpoint(each)) for each in endpoints.split(",")))
 
 
-def parse_endpoint(endpoint: str) -> tuple[str, int]:
+def parse_endpoint(endpoint: str, flag: str = "--rdzv_endpoint") -> tuple[str, int]:
     """HOST[:PORT], with an IPv6 address in brackets; the port is 29400 by default. Raises UsageError."""
     text = endpoint.strip() or "localhost"
     host, separator, port = text.rpartition(":")
     if text.endswith("]") or not separator:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535 or "/" in host or " " in host:
-        raise UsageError(f"--rdzv_endpoint {endpoint!r} is not HOST:PORT: give a host name or address, and a port")
+    is_port = port.isascii() and port.isdigit() and len(port) <= len("65535") and int(port) <= 65535
+    if not host or not is_port or "/" in host or " " in host:
+        raise UsageError(f"{flag} {endpoint!r} is not HOST:PORT: give a host name or address, and a port")
     return host, int(port)
 
 

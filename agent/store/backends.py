@@ -10,6 +10,7 @@ from functools import partial
 from softrun.agent.errors import UsageError
 from softrun.agent.links.names import is_address, is_loopback
 from softrun.agent.links.secret import new_token, read_token
+from softrun.agent.protocol.checks import is_host
 from softrun.agent.protocol.model import Address
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store import etcd_client
@@ -47,6 +48,8 @@ class Backend:
     """What the agents of the job prove to each other."""
     named_store: Address | None = None
     """Where the workers of the first world meet, if the user has named the place."""
+    witness: Address | None = None
+    """Where the job's witness listens, if it has one."""
 
 
 def choose_backend(
@@ -63,6 +66,7 @@ def choose_backend(
     its host cannot be reached."""
     if name == "etcd3":
         etcd = EtcdSettings.parse(conf, policy)
+        _refuse_witness(etcd, "with etcd3, which decides by itself: leave it out")
         access = _access(endpoint, etcd)
         targets = [parse_endpoint(member) for member in access.endpoints]
         opens = partial(EtcdStore, run_id, node, access, etcd.lease_ttl, etcd.read_timeout)
@@ -71,7 +75,9 @@ def choose_backend(
     settings = RendezvousSettings.parse(conf, policy)
     endpoints = parse_endpoints(endpoint)
     search_s, listens, named = settings.read_timeout, settings.is_host, None
+    witness = _witness(settings, endpoints) if name == "c10d" else None
     if name == "static":
+        _refuse_witness(settings, "with static: use --rdzv_backend c10d")
         if settings.rank >= nodes:
             raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
         if len(endpoints) > 1:
@@ -83,7 +89,29 @@ def choose_backend(
     if secret is None and all(each.port == 0 for each in endpoints):
         secret = new_token()  # nobody else can find this job
     bind = "" if listens else _bind(own, local_addr, endpoints)
-    return Backend(run_id, settings, own, bind, endpoints, None, listens, search_s, secret, named)
+    return Backend(run_id, settings, own, bind, endpoints, None, listens, search_s, secret, named, witness)
+
+
+def _witness(settings: RendezvousSettings, endpoints: tuple[Address, ...]) -> Address | None:
+    if settings.witness is None:
+        return None
+    if all(each.port == 0 for each in endpoints):
+        _refuse_witness(settings, "on one node alone: leave it out")
+    witness = Address(*parse_endpoint(settings.witness, "--rdzv_conf witness"))
+    if not is_host(witness.host) or witness.port == 0:
+        raise UsageError(
+            f"--rdzv_conf witness={settings.witness[:80]!r} is not where a witness can listen: give HOST:PORT"
+        )
+    if witness in endpoints:
+        raise UsageError(
+            f"--rdzv_conf witness={settings.witness} is where an agent listens, too: give another port or host to one"
+        )
+    return witness
+
+
+def _refuse_witness(settings: RendezvousSettings, where: str) -> None:
+    if settings.witness is not None:
+        raise UsageError(f"--rdzv_conf witness={settings.witness} is of no use {where}")
 
 
 def _bind(own: str, given: str | None, endpoints: tuple[Address, ...]) -> str:

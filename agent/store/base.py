@@ -58,8 +58,11 @@ class Leases(Protocol):
     def renew(self) -> LeaseGrant:
         """Renew this agent's lease, or take a new one if it has expired."""
 
+    def end(self, lease: Lease, by: int) -> None:
+        """End the lease of another node, if this agent's own one of number `by` still stands."""
+
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
-        """Return those that have expired."""
+        """Return those that have expired or were ended."""
 
 
 class Store(Protocol):
@@ -71,8 +74,11 @@ class Store(Protocol):
     def latest(self) -> bytes | None:
         """The newest record; None if there is none."""
 
-    def create(self, version: int, record: bytes) -> bytes:
-        """Store `record` as `version`, unless that version exists; return the record that is stored there then."""
+    def create(self, version: int, record: bytes) -> bytes | None:
+        """Store `record` as `version`, unless that version exists; return the newest record then.
+
+        Without a lease of this agent's that stands nothing is stored.
+        """
 
     def wait_beyond(self, version: int) -> Change:
         """Block until there is a newer record than `version`, or a lease has expired. One thread at a time."""
@@ -112,6 +118,10 @@ class StoreThreads:
     def renew(self) -> None:
         """Renew the lease; LeaseRenewed follows."""
         self._renewals.put("renew", self._renew)
+
+    def end_lease(self, lease: Lease, by: int) -> None:
+        """End the lease of another node, if this agent's own one of number `by` stands; LeasesExpired follows."""
+        self._calls.put(f"end {lease}", lambda store: self._end_lease(store, lease, by))
 
     def close(self, wait_s: float = 5.0) -> None:
         """Finish the requests and close. A store that does not answer is abandoned after `wait_s` seconds."""
@@ -177,6 +187,11 @@ class StoreThreads:
             raise AssertionError("a lease was to be renewed in a store that has none")
         grant = store.leases.renew()
         self._observe(LeaseRenewed(grant.until, grant.lease_number, grant.granted_s))
+
+    def _end_lease(self, store: Store, lease: Lease, by: int) -> None:
+        if store.leases is None:
+            raise AssertionError("a lease was to be ended in a store that has none")
+        store.leases.end(lease, by)
 
     def _saw(self, record: bytes | None) -> int:
         round_ = decode_round(record) if record is not None else None

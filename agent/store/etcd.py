@@ -5,8 +5,9 @@ Keys, under one prefix per job:
     record                   the round; its version in etcd is the round's version, so a compare-and-swap compares that
     members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
-Nobody else has keys there. A key that no agent has put there is passed over. An agent whose key somebody has removed is
-taken for dead by the others, and comes back with a new lease at its next renewal.
+Nobody else has keys there. A key that no agent has put there is passed over. Another agent that misses one removes its
+key, if its own is still there. An agent whose key was removed is taken for dead by the others: it cannot change the
+record any more, and comes back with a new lease at its next renewal.
 
 The record is under the job's own lease, which the agents that have written it keep alive. It lasts for a day after the
 last of them has gone, or for a minute once the job is over, so what a job leaves behind expires. An agent that ends
@@ -65,14 +66,14 @@ class EtcdStore:
     def latest(self) -> bytes | None:
         return self._read()[0]
 
-    def create(self, version: int, record: bytes) -> bytes:
+    def create(self, version: int, record: bytes) -> bytes | None:
         while True:
             try:
                 stands = self._swap(version, record)
             except LeaseGoneError:
                 self._grant_job_lease()
                 continue
-            if stands is None:
+            if stands is None and version > 1:
                 raise StoreLostError(
                     f"the job's record is gone from etcd (key {self._prefix}record): somebody has removed it, or "
                     f"nobody led the job for {JOB_LEASE_S // 3600} hours; start the job again"
@@ -110,6 +111,11 @@ class EtcdStore:
         if self._removed == self._lease_number:
             return self._replace_lease()
         return LeaseGrant(until=sent_at + stands_s, lease_number=self._lease_number, granted_s=stands_s)
+
+    def end(self, lease: Lease, by: int) -> None:
+        rpc = self._rpc
+        delete = rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._member_key(lease)))
+        self._client.call("KV", "Txn", rpc.TxnRequest(compare=[self._stands(by)], success=[delete]))
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
         wanted = sorted(leases)
@@ -153,7 +159,10 @@ class EtcdStore:
     def _swap(self, version: int, record: bytes) -> bytes | None:
         rpc, key = self._rpc, self._key("record")
         request = rpc.TxnRequest(
-            compare=[rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version - 1)],
+            compare=[
+                rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version - 1),
+                self._stands(self._lease_number),
+            ],
             success=[rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=record, lease=self._job_lease))],
             failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=key))],
         )
@@ -162,6 +171,11 @@ class EtcdStore:
             return record
         found = answer.responses[0].response_range.kvs
         return bytes(found[0].value) if found else None
+
+    def _stands(self, lease_number: int) -> Any:
+        """The condition that this lease of this agent's has not ended."""
+        compare, key = self._rpc.Compare, self._member_key((self._node, lease_number))
+        return compare(key=key, target=compare.VERSION, result=compare.GREATER, version=0)
 
     def _begin_lease(self) -> tuple[LeaseGrant, Any]:
         """Take a new lease, because there was none or it has expired; returns it with etcd's last answer."""

@@ -59,6 +59,9 @@ class RendezvousSettings(BaseModel):
     is_host: bool | None = Field(
         default=None, description="listen at the endpoint, or not; by default if the address is this machine's"
     )
+    witness: str | None = Field(
+        default=None, description="HOST:PORT of `softrun witness`, which has the casting vote on the next world"
+    )
     timeout: Seconds | None = Field(default=None, description="torch's old name for join_timeout")
     rank: int = Field(
         default=0, ge=0, le=_HIGHEST_RANK, description="where this node would stand among the nodes: --node_rank"

@@ -27,6 +27,7 @@ TRIALS: dict[str, Callable[[Round], Round]] = {
     "fall_short": lambda record: transitions.fall_short(record, [_NODE], ()),
     "take_over": lambda record: transitions.take_over(record, _NODE, ()),
     "admit_nobody": transitions.admit_nobody,
+    "attest": lambda record: transitions.attest(record, "w"),
     "close": lambda record: transitions.close(record, ""),
     "give_up": lambda record: transitions.give_up(record, _STORE),
 }

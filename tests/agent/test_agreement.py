@@ -1,9 +1,10 @@
-"""Replicas that lose messages, take each other for dead and die never decide two records for one version."""
+"""Replicas that lose messages, take each other for dead and die never decide two records for one version, with
+witnesses or without."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from values import member, opened, ready
 
+from softrun.agent.consensus import quorum, replica, witness
 from softrun.agent.consensus.replica import Peers, Replica
-from softrun.agent.protocol.effects import Effect, Say
-from softrun.agent.protocol.model import Hello, Message, Record, Round
+from softrun.agent.consensus.witness import Witness
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Effect, Note, Say
+from softrun.agent.protocol.model import (
+    Agreement,
+    Hello,
+    Message,
+    Record,
+    Round,
+    Witnessed,
+)
 
 NODES = "abcde"
+WITNESSES = "wxy"
 
 
 class Node:
@@ -41,6 +53,17 @@ class Node:
         record = self.replica.record
         return record is not None and any(m.node == self.name for m in record.members)
 
+    @property
+    def record(self) -> Round:
+        assert self.replica.record is not None
+        return self.replica.record
+
+    def news(self) -> Round | None:
+        return self.replica.take()
+
+    def goes_on(self) -> list[Effect]:
+        return self.replica.advance()
+
     def hear(self, sender: str, message: Message) -> list[Effect]:
         """As the engine does."""
         replica = self.replica
@@ -53,27 +76,58 @@ class Node:
                 elif answer is None and replica.short:
                     replica.read(round_)  # its own world cannot go on
                 return answer or []
-            case Hello():
+            case Hello() | Witnessed():
                 return replica.greet(sender, message)
             case _:
                 assert not isinstance(message, Record | Hello)
                 return replica.hear(sender, message)  # type: ignore[arg-type]
 
 
+class Third(Node):
+    """A witness. What it hears last is news."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.witness = Witness(name, 0.0)
+        self.now = 0.0
+        self._before: Round | None = None
+
+    @property
+    def votes(self) -> bool:
+        return False  # it proposes nothing
+
+    def news(self) -> Round | None:
+        before, self._before = self._before, self.witness.record
+        return self._before if self._before is not before else None
+
+    def goes_on(self) -> list[Effect]:
+        return []
+
+    def hear(self, sender: str, message: Message) -> list[Effect]:
+        effects = self.witness.observe(saw.Heard(sender, message), self.now)
+        return [effect for effect in effects if not isinstance(effect, Note)]
+
+
 class Cluster:
     """Some nodes, their messages under way, and all that was ever decided."""
 
-    def __init__(self, count: int, splits: bool = True) -> None:
-        """`splits`: nodes that are not members begin anew, as if all members were gone."""
+    def __init__(self, count: int, splits: bool = True, witnesses: int = 0, *, ignorant: bool = False) -> None:
+        """`splits`: nodes that are not members begin anew, as if all members were gone. `ignorant`: the witnesses have
+        not been shown the record."""
         self._splits = splits
         self.names = NODES[:count]
-        self.nodes = {name: Node(name) for name in self.names}
+        self.witnesses = WITNESSES[:witnesses]
+        self.everyone = self.names + self.witnesses
+        self.nodes = {name: Node(name) for name in self.names} | {name: Third(name) for name in self.witnesses}
         self.under_way: list[tuple[str, str, Message]] = []
         self.decided: dict[tuple[str, int], Round] = {}
         self._made = 0
-        first = replace(opened(*(member(name) for name in self.names)), lineage="a@1")
+        first = replace(opened(*(member(name) for name in self.names)), lineage="a@1", witness=self.witnesses[:1])
         for node in self.nodes.values():
-            node.replica.read(first)
+            if not isinstance(node, Third):
+                node.replica.read(first)
+            elif not ignorant:
+                node.hear("a", Record(first))
             self._do(node, [])
 
     # --- what may happen, whoever and whichever message it is
@@ -81,15 +135,15 @@ class Cluster:
     def propose(self, name: str, others: int) -> None:
         """It proposes a record of its own making, of some of the nodes in some order, as a member or as a newcomer."""
         node = self.nodes[name]
-        record = node.replica.record
-        assert record is not None
-        if node.alive and (node.votes or self._splits):
+        if node.alive and not isinstance(node, Third) and (node.votes or self._splits):
+            record = node.record
             self._made += 1
             chosen = [each for at, each in enumerate(self.names) if others >> at & 1] or [name]
             if others & 1:
                 chosen.reverse()
             members = tuple(member(each) for each in (chosen if node.votes else [name]))
-            proposal = replace(record, version=record.version + 1, number=self._made, members=members)
+            voter = ["", *self.witnesses][(others >> 8) % (1 + len(self.witnesses))]
+            proposal = replace(record, version=record.version + 1, number=self._made, members=members, witness=voter)
             self._do(node, node.replica.propose(proposal))
 
     def deliver(self, which: int, *, again: bool) -> None:
@@ -109,8 +163,17 @@ class Cluster:
     def greet(self, name: str, target: str) -> None:
         """There is a new link."""
         node = self.nodes[name]
-        record = node.replica.record
-        if node.alive and record is not None and name != target:
+        if not node.alive or name == target:
+            return
+        if isinstance(node, Third):
+            known = node.witness.record
+            knows = Witnessed(known.version, known.lineage) if known is not None else Witnessed()
+            self.under_way.append((name, target, knows))
+            return
+        record = node.record
+        if isinstance(self.nodes[target], Third):
+            self.under_way.append((name, target, Record(record)))
+        else:
             self.under_way.append((name, target, Hello(ready(member(name)), record.version, record.lineage)))
 
     def suspect(self, name: str, target: str) -> None:
@@ -134,15 +197,21 @@ class Cluster:
                 node.parted.add(target)
             self._do(node, [])
 
+    def forget(self, name: str) -> None:
+        """A witness does not hear its job for a while, and may turn to another."""
+        node = self.nodes[name]
+        if isinstance(node, Third):
+            node.now += witness.FORGET_S
+
     # --- what follows
 
     def _do(self, node: Node, effects: list[Effect]) -> None:
-        for effect in [*effects, *(node.replica.advance() if node.alive else ())]:
+        for effect in [*effects, *(node.goes_on() if node.alive else ())]:
             assert isinstance(effect, Say)
             for target in [effect.node] if effect.node is not None else self.names:
                 if target != node.name:
                     self.under_way.append((node.name, target, effect.message))
-        round_ = node.replica.take()
+        round_ = node.news()
         if round_ is not None:
             known = self.decided.setdefault((round_.lineage, round_.version), round_)
             assert known == round_, "two records are one version"
@@ -151,8 +220,8 @@ class Cluster:
         """Nobody is taken for dead any more, everybody says hello, and all that is said arrives."""
         for node in self.nodes.values():
             node.silent.clear()
-        for name in self.names:
-            for target in self.names:
+        for name in self.everyone:
+            for target in self.everyone:
                 self.greet(name, target)
         self._settle()
 
@@ -161,10 +230,9 @@ class Cluster:
             self.deliver(0, again=False)
 
     def records(self) -> Iterator[Round]:
-        for node in self.nodes.values():
-            if node.alive:
-                assert node.replica.record is not None
-                yield node.replica.record
+        for name in self.names:
+            if self.nodes[name].alive:
+                yield self.nodes[name].record
 
 
 STEPS = ["propose", *["deliver"] * 4, "repeat", "lose", "greet", "suspect", "trust"]
@@ -175,9 +243,12 @@ deadly = st.tuples(st.sampled_from(DEADLY), number, number)
 
 
 def run(cluster: Cluster, steps: list[tuple[str, int, int]]) -> None:
+    everyone = cluster.everyone
     for what, one, two in steps:
-        name, target = cluster.names[one % len(cluster.names)], cluster.names[two % len(cluster.names)]
+        name, target = everyone[one % len(everyone)], everyone[two % len(everyone)]
         match what:
+            case "suspect" if name in cluster.witnesses:
+                cluster.forget(name)
             case "propose":
                 cluster.propose(name, two)
             case "deliver" | "repeat":
@@ -202,19 +273,84 @@ def test_one_version_is_one_record(count: int, steps: list[tuple[str, int, int]]
     run(Cluster(count), steps)
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(step | step | step | deadly, min_size=10, max_size=80))
+def test_with_witnesses_too(count: int, witnesses: int, steps: list[tuple[str, int, int]]) -> None:
+    run(Cluster(count, witnesses=witnesses), steps)
+
+
 @pytest.mark.slow
 def test_one_version_is_one_record_in_rare_orders_of_events() -> None:
     """What hypothesis hardly ever draws: nearly each mutant of the replica that is not safe dies within these seeds."""
     for seed in range(40_000):
-        draw = random.Random(seed)
-        cluster = Cluster(draw.choice([2, 2, 3, 3, 4, 5]))
-        dying = draw.choice([0.0, 0.05, 0.1])
-        kinds = [DEADLY if draw.random() < dying else STEPS for _ in range(draw.randint(20, 80))]
-        steps = [(draw.choice(kind), draw.randrange(1 << 16), draw.randrange(1 << 16)) for kind in kinds]
         try:
-            run(cluster, steps)
+            run_seed(seed, witnesses=False)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.slow
+def test_nor_is_it_with_witnesses() -> None:
+    for seed in range(40_000):
+        try:
+            run_seed(seed, witnesses=True)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def run_seed(seed: int, witnesses: bool) -> None:
+    draw = random.Random(seed)
+    count = draw.choice([2, 2, 2, 4, 4, 3] if witnesses else [2, 2, 3, 3, 4, 5])
+    dying = draw.choice([0.0, 0.05, 0.1])
+    kinds = [DEADLY if draw.random() < dying else STEPS for _ in range(draw.randint(20, 80))]
+    steps = [(draw.choice(kind), draw.randrange(1 << 16), draw.randrange(1 << 16)) for kind in kinds]
+    thirds = draw.choice([1, 1, 2, 3]) if witnesses else 0
+    run(Cluster(count, witnesses=thirds, ignorant=draw.random() < 0.3), steps)
+
+
+# --- witnesses that are wrong
+
+
+def forgets_its_promises(patch: pytest.MonkeyPatch) -> None:
+    """It was started again, and votes under its old name."""
+    right = Witness._asked
+
+    def wrong(self: Witness, node: str, message: Agreement) -> list[Effect]:
+        answer = right(self, node, message)
+        self._replica._promised = self._replica._accepted_in = replica.NO_BALLOT
+        self._replica._accepted = None
+        return answer
+
+    patch.setattr(Witness, "_asked", wrong)
+
+
+def the_first_has_a_casting_vote_as_well(patch: pytest.MonkeyPatch) -> None:
+    def wrong(round_: Round, nodes: Collection[str]) -> bool:
+        return quorum.is_quorum(round_, nodes) or quorum.is_quorum(replace(round_, witness=""), nodes)
+
+    patch.setattr(replica, "is_quorum", wrong)
+
+
+WRONG = (
+    forgets_its_promises,
+    the_first_has_a_casting_vote_as_well,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_witness_is_found_out(
+    wrong: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch)
+    found = ""
+    for seed in range(40_000):
+        try:
+            run_seed(seed, witnesses=True)
+        except AssertionError as error:
+            found = str(error)
+            break
+    assert found.startswith("two records are one version"), "it lives"
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -222,7 +358,16 @@ def test_one_version_is_one_record_in_rare_orders_of_events() -> None:
 def test_when_all_live_and_hear_each_other_they_agree_on_a_next_record(
     count: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    cluster = Cluster(count, splits=False)
+    agree_on_a_next_record(Cluster(count, splits=False), steps)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(step, max_size=60))
+def test_and_so_they_do_with_witnesses(count: int, witnesses: int, steps: list[tuple[str, int, int]]) -> None:
+    agree_on_a_next_record(Cluster(count, splits=False, witnesses=witnesses), steps)
+
+
+def agree_on_a_next_record(cluster: Cluster, steps: list[tuple[str, int, int]]) -> None:
     run(cluster, steps)
     cluster.heal()
     before = max(cluster.records(), key=lambda record: record.version)

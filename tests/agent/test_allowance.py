@@ -27,10 +27,13 @@ def an_allowance(*, shared: bool = True) -> Allowance:
 
 
 def test_a_job_of_one_node_has_no_bound() -> None:
+    assert an_allowance(shared=False).advance(5.0, NOBODY_LEASES) == []
+
+
+def test_where_there_are_leases_another_node_may_get_the_place_of_the_only_one() -> None:
     allowance, lease = an_allowance(shared=False), LeaseClock()
-    assert allowance.advance(5.0, lease) == []
     lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
-    assert allowance.advance(5.0, lease) == []
+    assert allowance.advance(inf, lease) == [Allow(118.0, 119.5)]
 
 
 def test_it_ends_when_the_leases_of_the_others_end() -> None:
@@ -67,12 +70,23 @@ def test_alone_in_its_world_it_needs_nobody_until_there_are_others() -> None:
 def test_with_a_lease_it_is_what_that_allows() -> None:
     allowance, lease = an_allowance(), LeaseClock()
     lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
-    [allowed] = allowance.advance(-inf, lease)
+    [allowed] = allowance.advance(inf, lease)
     assert allowed == Allow(118.0, 119.5)
     assert lease.sure(allowed.hold_at - 0.001)
     assert not lease.sure(allowed.hold_at)
     lease.renewed(until=124.0, lease_number=1, granted_s=20.0, now=104.0)
-    assert allowance.advance(-inf, lease) == [Allow(122.0, 123.5)]
+    assert allowance.advance(inf, lease) == [Allow(122.0, 123.5)]
+
+
+def test_of_the_lease_in_the_store_and_those_that_agents_grant_the_first_to_end_counts() -> None:
+    """Another agent ends the lease in the store once the others have ended."""
+    allowance, lease = an_allowance(), LeaseClock()
+    lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
+    [allowed] = allowance.advance(-inf, lease)
+    assert 0.0 < allowed.hold_at < 100.0, "nobody has granted it one: its workers wait for that"
+    assert allowance.advance(105.0, lease) == [Allow(104.0, 105.0)]
+    assert allowance.advance(119.0, lease) == [Allow(118.0, 119.0)]
+    assert allowance.advance(125.0, lease) == [Allow(118.0, 119.5)]
 
 
 # --- in an engine: a follows b, or leads it

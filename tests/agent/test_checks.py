@@ -50,6 +50,7 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
     Worker,
 )
 from softrun.agent.protocol.printable import printable
@@ -86,6 +87,7 @@ MEANT: dict[str, Round | Report] = {
         WORLD, worker_store=None, settings=replace(JOB, named_store=True), number=1
     ),
     "a job that is given up": replace(opened(A), phase=Phase.GIVEN_UP, heir=Address("h", 1), lineage="a"),
+    "a world with a witness": replace(WORLD, witness="w", settings=replace(JOB, witness=Address("2001:db8::1", 29400))),
     "a role without a name": with_member(role=""),
     "an address of IPv6": with_member(host="fe80::1%eth0"),
     "a name of a host that is not English": with_member(host="bücher.example"),
@@ -138,6 +140,8 @@ IMPOSSIBLE: dict[str, tuple[Round | Report, str]] = {
     "a job that is given up for nothing": (replace(opened(A), phase=Phase.GIVEN_UP), "GIVEN_UP has no heir"),
     "no nodes": (replace(WORLD, settings=replace(JOB, min_nodes=0)), "nodes 0:4"),
     "nodes the wrong way": (replace(WORLD, settings=replace(JOB, min_nodes=5)), "nodes 5:4"),
+    "a witness's port": (replace(WORLD, settings=replace(JOB, witness=Address("h", 0))), "witness has port 0"),
+    "a witness that is a member": (replace(WORLD, witness=A.node), "is the witness as well"),
     "a policy": (replace(WORLD, settings=replace(JOB, restart_policy="")), "restart_policy is empty"),
     "a variant": (replace(WORLD, settings=replace(JOB, worker_failure="\0")), "worker_failure"),
     "a lost node": (replace(WORLD, lost=("\x1b[2J",)), "lost node"),
@@ -179,7 +183,7 @@ IMPOSSIBLE: dict[str, tuple[Round | Report, str]] = {
 
 
 SAID: tuple[Message, ...] = (
-    *(Beat(), Beat(1.5, 2.5, 5.0), REPORT, Hello(REPORT, 3, "a"), Record(WORLD)),
+    *(Beat(), Beat(1.5, 2.5, 5.0), REPORT, Hello(REPORT, 3, "a"), Record(WORLD), Witnessed(3, "a")),
     *(Prepare(3, (1, "a")), Promise(3, (1, "a")), Promise(3, (1, "a"), (0, "b"), WORLD), Accept((0, "a"), WORLD)),
     *(Accepted(3, (1, "a")), Refused(3, (2, "b")), Decided(3, (1, "a"))),
 )
@@ -199,6 +203,7 @@ NOT_SAID: dict[str, tuple[Message, str]] = {
     "an accepted ballot": (Promise(3, (0, "a"), (HUGE, "a")), "ballot"),
     "a ballot accepted": (Accepted(-1, (0, "a")), "version -1"),
     "a ballot promised": (Refused(1, (0, "\n")), "node of a ballot"),
+    "what a witness holds": (Witnessed(-1, "a"), "version -1"),
     "a decision": (Decided(1, (0, "x" * (LONGEST_NAME + 1))), "node of a ballot has 513"),
 }
 

@@ -22,6 +22,7 @@ from softrun.agent.protocol.model import (
     Record,
     Refused,
     Round,
+    Witnessed,
 )
 
 WORLD = sealed(member("a"))
@@ -33,6 +34,7 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Hello(ready(member("a")), 7, "a@1"),
         Beat(1.5, 0.25, 5.0, leads=True, asks=True),
         Record(WORLD, stands=True),
+        Witnessed(7, "a@1"),
         Prepare(3, BALLOT),
         Promise(3, BALLOT, (2, "b"), WORLD),
         Accept(BALLOT, WORLD),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from softrun.agent.rendezvous.liveness import Liveness
+from softrun.agent.rendezvous.liveness import ANSWERS, Liveness
 
 
 def fresh() -> Liveness:
@@ -103,3 +103,70 @@ def test_the_silent_are_those_not_heard_of_lately() -> None:
     liveness.heard("a", 0.0)
     assert not liveness.silent("a", 4.9)
     assert liveness.silent("a", 5.0)
+
+
+# --- a slow machine or network
+
+
+def heard_at(liveness: Liveness, *times: float) -> None:
+    for now in times:
+        liveness.look(now)
+        liveness.heard("a", now)
+
+
+def test_a_peer_whose_beats_come_late_gets_more_time() -> None:
+    liveness = fresh()
+    liveness.watch("a", 0.0)
+    heard_at(liveness, 1.0, 2.0)
+    look(liveness, 3.0, 4.0)
+    heard_at(liveness, 5.0)  # one more than two apart
+    look(liveness, 6.0, 8.0, 10.0, 11.0)
+    assert not liveness.dead("a", 11.9)
+    assert liveness.dead("a", 12.0)
+
+
+def test_how_long_ago_one_was_heard_says_nothing_before_it_was_watched() -> None:
+    liveness = fresh()
+    heard_at(liveness, 1.0)
+    look(liveness, 2.0, 4.0)
+    liveness.watch("a", 4.5)
+    heard_at(liveness, 5.0)
+    look(liveness, 6.0, 8.0)
+    assert liveness.dead("a", 10.0)
+
+
+def answered_late(liveness: Liveness, *times: float) -> None:
+    """Each answer came half a second later than the beats are apart."""
+    for now in times:
+        heard_at(liveness, now)
+        liveness.answered("a", 1.5, now)
+
+
+def test_if_answers_take_long_a_promise_is_longer_and_the_tolerance_more_so() -> None:
+    liveness = fresh()
+    liveness.watch("a", 0.0)
+    answered_late(liveness, *range(1, ANSWERS + 1))
+    assert liveness.promise_s == 6.0
+    look(liveness, 6.0, 8.0, 10.0, 11.0)
+    assert not liveness.dead("a", 11.9)
+    assert liveness.dead("a", 12.0)
+
+
+def test_a_peer_that_stalled_once_is_not_slow() -> None:
+    liveness = fresh()
+    liveness.watch("a", 0.0)
+    heard_at(liveness, *range(1, ANSWERS + 1))
+    for after_s in (3.0, 2.0, 1.0, 0.1, 0.1):  # it answers all that was sent meanwhile
+        liveness.answered("a", after_s, 5.0)
+    assert liveness.promise_s == 5.0
+
+
+def test_a_promise_still_holds_when_the_tolerance_has_become_shorter() -> None:
+    liveness = fresh()
+    liveness.watch("a", 0.0)
+    answered_late(liveness, *range(1, ANSWERS + 1))
+    heard_at(liveness, *range(ANSWERS + 1, 15))
+    promised_until = 14.0 + liveness.promise_s
+    look(liveness, 15.0, 16.0, 17.0, 18.0, 19.0)
+    assert liveness.promise_s == 5.5, "it has halved"
+    assert not liveness.dead("a", promised_until - 0.01)

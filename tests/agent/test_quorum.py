@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from values import member, sealed
 
 from softrun.agent.consensus.quorum import is_quorum
+from softrun.agent.protocol.model import Round
 
 FOUR = sealed(*(member(node) for node in "abcd"))
 FIVE = sealed(*(member(node) for node in "abcde"))
+FOUR_WITH_ONE = replace(FOUR, witness="w")
 
-subset = st.sets(st.sampled_from("abcdefgh"))
+subset = st.sets(st.sampled_from("abcdefghw"))
+witness = st.sampled_from(["", "w"])
 
 
-@given(st.integers(1, 7), subset, subset)
-def test_any_two_share_a_member(size: int, one: set[str], other: set[str]) -> None:
-    names = "abcdefgh"[:size]
-    round_ = sealed(*(member(name) for name in names))
+def world(size: int, witness: str) -> Round:
+    return replace(sealed(*(member(name) for name in "abcdefgh"[:size])), witness=witness)
+
+
+@given(st.integers(1, 7), witness, subset, subset)
+def test_any_two_share_a_voter(size: int, witness: str, one: set[str], other: set[str]) -> None:
+    round_ = world(size, witness)
     if is_quorum(round_, one) and is_quorum(round_, other):
-        assert one & other & set(names)
+        assert one & other & {*round_.by_node, witness}
 
 
-@given(st.integers(1, 7), subset, subset)
-def test_more_members_are_no_less_of_a_quorum(size: int, one: set[str], more: set[str]) -> None:
-    round_ = sealed(*(member(name) for name in "abcdefgh"[:size]))
+@given(st.integers(1, 7), witness, subset, subset)
+def test_more_members_are_no_less_of_a_quorum(size: int, witness: str, one: set[str], more: set[str]) -> None:
+    round_ = world(size, witness)
     assert is_quorum(round_, one | more) >= is_quorum(round_, one)
 
 
-@given(st.integers(1, 8), subset)
-def test_one_of_two_halves_is_a_quorum(size: int, some: set[str]) -> None:
+@given(st.integers(1, 8), witness, subset)
+def test_one_of_two_halves_is_a_quorum(size: int, witness: str, some: set[str]) -> None:
     """So of a job that is split in two, one part goes on and one waits."""
-    names = "abcdefgh"[:size]
-    round_ = sealed(*(member(name) for name in names))
-    assert is_quorum(round_, some) != is_quorum(round_, set(names) - some)
+    round_ = world(size, witness)
+    assert is_quorum(round_, some) != is_quorum(round_, {*round_.by_node, witness} - some)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "enough"), [("abc", True), ("ab", False), ("abw", True), ("cdw", True), ("cd", False), ("aw", False)]
+)
+def test_exactly_half_are_enough_with_the_witness_if_there_is_one(nodes: str, enough: bool) -> None:
+    assert is_quorum(FOUR_WITH_ONE, set(nodes)) is enough
+
+
+@given(st.sampled_from([1, 3, 5, 7]), subset)
+def test_of_an_odd_number_the_witness_decides_nothing(size: int, some: set[str]) -> None:
+    assert is_quorum(world(size, "w"), some) == is_quorum(world(size, ""), some)
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,90 @@ def test_a_quorum_of_dead_cannot_be_made_up_for_by_the_silence_of_others() -> No
     assert agent.replica.short
 
 
+# --- with a witness
+
+PAIR = replace(sealed(A, B), lineage=JOB, version=2, witness="w")
+
+
+def test_the_witness_is_asked_with_the_members_and_waited_for_only_if_it_is_needed() -> None:
+    agent, following = Agent("a", record=PAIR), after(PAIR, A, B)
+    assert agent.propose(following) == [(None, Accept(FAST, following)), ("w", Accept(FAST, following))]
+    assert list(agent.replica.missing) == ["b", "w"]
+    assert agent.hear("b", Accepted(3, FAST)) == [(None, Decided(3, FAST)), ("w", Decided(3, FAST))]
+    assert agent.hear("w", Accepted(3, FAST)) == [], "it comes too late, which costs nothing"
+
+
+def test_with_the_witness_one_of_two_goes_on_without_the_silent_other() -> None:
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.silent.add("a")
+    assert agent.propose(after(PAIR, B)) == [(None, Prepare(3, ballot)), ("w", Prepare(3, ballot))]
+    assert agent.hear("w", Promise(3, ballot)) == [
+        (None, Accept(ballot, after(PAIR, B))),
+        ("w", Accept(ballot, after(PAIR, B))),
+    ]
+    assert agent.hear("w", Accepted(3, ballot)) == [(None, Decided(3, ballot)), ("w", Decided(3, ballot))]
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_without_it_neither_does_nor_the_first(node: str) -> None:
+    agent = Agent(node, record=PAIR)
+    agent.silent |= {"a", "b", "w"} - {node}
+    assert agent.propose(after(PAIR, member(node))) == []
+    assert agent.replica.short
+
+
+def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
+    """The first may have decided it before it fell silent."""
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.silent.add("a")
+    agent.propose(after(PAIR, B))
+    theirs = after(PAIR, A)
+    assert agent.hear("w", Promise(3, ballot, FAST, theirs)) == [
+        (None, Accept(ballot, theirs)),
+        ("w", Accept(ballot, theirs)),
+    ]
+
+
+def test_a_dead_one_may_have_gone_on_with_a_witness_that_does_not_answer() -> None:
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.gone.add("a")
+    agent.propose(after(PAIR, B))
+    assert agent.record == PAIR, "the witness has not said yet"
+    agent.hear("w", Promise(3, ballot))
+    agent.hear("w", Accepted(3, ballot))
+    assert agent.record == after(PAIR, B)
+
+
+def test_unless_this_agents_lease_stood_when_it_died() -> None:
+    """The witness proposes nothing, so only the dead one could have left this one behind."""
+    agent = Agent("b", record=PAIR)
+    agent.gone.add("a")
+    agent.parted.add("a")
+    agent.propose(after(PAIR, B))
+    assert agent.record == after(PAIR, B), "at once"
+
+
+def test_of_three_two_go_on_whatever_the_witness_does() -> None:
+    agent, ballot = Agent("b", record=replace(FIRST, witness="w")), (1, "b")
+    agent.silent |= {"a", "w"}
+    agent.propose(after(agent.record, B, C))
+    agent.hear("c", Promise(3, ballot))
+    agent.hear("c", Accepted(3, ballot))
+    assert agent.record == after(replace(FIRST, witness="w"), B, C)
+
+
+def test_a_job_that_is_begun_anew_has_no_witness_yet() -> None:
+    agent = Agent("d", record=PAIR)
+    agent.propose(after(PAIR, D))
+    assert agent.record.witness == ""
+
+
+def test_a_witness_that_has_left_a_job_does_not_come_back_to_vote_there() -> None:
+    agent = Agent("w", record=PAIR)
+    agent.replica.read(replace(sealed(C), lineage="c@1"))
+    assert agent.compare("a", PAIR) == []
+
+
 # --- who is not a member
 
 

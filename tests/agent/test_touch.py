@@ -20,7 +20,7 @@ def nobody(_: str) -> bool:
 
 
 def a_touch(node: str = "a", members: str = "abc") -> Touch:
-    touch = Touch(node, GRANT_S)
+    touch = Touch(node, lambda: GRANT_S)
     touch.join(tuple(members))
     return touch
 

@@ -11,9 +11,10 @@ The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failur
 `join_timeout=20`; `soft=2s hard=4s`, the limits by which every worker is watched (`watched=yes`: it is watched, without
 limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, which workers give the faults of others;
 `ready=5s`, how long one that was started outside of the world takes to ask for one; `step=0.1s`: workers count steps,
-which take so long. Directives:
+which take so long; `witness=yes`: the agents look for a witness. Directives:
 
     start A B           agents A and B start
+    start a witness     beside them; `kill the witness`, `power off the witness`
     after 1s            time passes
     kill A              A's process is killed with its workers: its host refuses connections
     power off A         A's host is gone: silence
@@ -44,6 +45,7 @@ from dataclasses import dataclass, replace
 
 from simulation.checkers import all_checkers
 from simulation.cluster import Cluster, Node, Watcher
+from simulation.witness import PLACE
 from simulation.workers import NEVER_S, Process
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
@@ -67,6 +69,8 @@ class Scribe(Watcher):
             self._write("record: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
         elif before is not None and after.finishing and not before.finishing:
             self._write("record: admits nobody any more")
+        elif before is not None and _world(before) == _world(after):
+            self._write(f"record: round {after.number} {_attested(after)}")
         elif after.phase is Phase.OPEN:
             self._write(f"record: open for {_names(after)}{lost}")
         else:
@@ -111,6 +115,14 @@ class Scribe(Watcher):
 
     def _write(self, line: str) -> None:
         self.lines.append(line)
+
+
+def _world(round_: Round) -> tuple[object, ...]:
+    return round_.number, round_.phase, round_.members, round_.finishing
+
+
+def _attested(round_: Round) -> str:
+    return f"has the witness {round_.witness}" if round_.witness else "has no witness any more"
 
 
 def _names(round_: Round) -> str:
@@ -192,6 +204,12 @@ class Player:
         match directive.split():
             case ["job", *settings]:
                 self._configure(dict(setting.split("=") for setting in settings))
+            case ["start", "a", "witness"]:
+                self.cluster.witnesses.start()
+            case ["kill", "the", "witness"]:
+                self.cluster.witnesses.end()
+            case ["power", "off", "the", "witness"]:
+                self.cluster.witnesses.end(silent=True)
             case ["start", *names]:
                 for name in names:
                     self._start(name)
@@ -242,7 +260,8 @@ class Player:
     def _configure(self, settings: dict[str, str]) -> None:
         least, most = settings.get("nodes", "1:4").split(":")
         policy, failure = settings.get("policy", "soft"), settings.get("failure", "no-replace")
-        self._job = JobSettings(int(least), int(most), policy, failure)
+        witness = PLACE if settings.get("witness") == "yes" else None
+        self._job = JobSettings(int(least), int(most), policy, failure, witness=witness)
         self._workers = int(settings.get("workers", "1"))
         self._restarts = int(settings.get("restarts", "3"))
         self._join_timeout_s = float(settings.get("join_timeout", "600"))

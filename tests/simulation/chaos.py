@@ -20,6 +20,7 @@ from simulation.checkers import BrokenPromiseError, Checker, all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
 from simulation.store import LeasedStore
+from simulation.witness import PLACE, Misfortunes
 from simulation.workers import NEVER_S, Process
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.progress_watchdog import LEAVE
@@ -31,6 +32,7 @@ from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerState
 
 SIGTERM = 15
+MOST_EVENTS = 300_000  # thirty times what a life has that is full of them
 POLICIES = (
     ("soft", "no-replace"),
     ("soft", "no-replace"),
@@ -92,9 +94,10 @@ def plan(seed: int, rng: random.Random) -> Plan:
     tolerance_s = interval_s * rng.choice((3, 5))
     kinds = sorted(FAULTS)
     lease_s = rng.choice((None, None, 2.0, 5.0))
+    witness = PLACE if seed % 4 == 3 and seed % 5 and lease_s is None and most > 1 else None
     return Plan(
         seed=seed,
-        job=JobSettings(least, most, policy, failure, named_store=seed % 5 == 0),
+        job=JobSettings(least, most, policy, failure, named_store=seed % 5 == 0, witness=witness),
         nodes=nodes,
         workers=rng.choice((1, 1, 2, 2, 3, 4)),
         max_restarts=rng.choice((0, 1, 3, 3, 100)) if seed % 7 else 1000,
@@ -117,9 +120,14 @@ def plan(seed: int, rng: random.Random) -> Plan:
 class Life:
     """One run of one seed."""
 
-    def __init__(self, seed: int, watchers: Iterable[Watcher] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        watchers: Iterable[Watcher] | None = None,
+        change: Callable[[Plan], Plan] = lambda plan: plan,
+    ) -> None:
         self.rng = rng = random.Random(seed)
-        self.plan = plan(seed, rng)
+        self.plan = change(plan(seed, rng))
         quick = rng.random() < 0.5
         timing = Timing(
             store=(0.0005, 0.003) if quick else (0.001, 0.1),
@@ -149,8 +157,13 @@ class Life:
         )
         on = list(all_checkers() if watchers is None else watchers)
         self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)
+        self.cluster.most_events = MOST_EVENTS
         self._born = 0
         self._breaking = True
+        self._misfortunes: Misfortunes | None = None
+        if self.plan.job.witness is not None:
+            every_s, patience_s = self.plan.fault_every_s, self.plan.patience_s()
+            self._misfortunes = Misfortunes(seed, self.cluster.witnesses, self.cluster, every_s, patience_s)
 
     # --- the nodes
 
@@ -218,6 +231,8 @@ class Life:
         self.cluster.habits.dies_building = 0.0
         self.cluster.weather = Weather()
         self.cluster.network.heal(break_odds=0.5)
+        if self._misfortunes is not None:
+            self._misfortunes.heal()
         if isinstance(self.cluster.store, LeasedStore):
             self.cluster.store.come_back()
         for node in self.up():

@@ -305,8 +305,9 @@ class RestartsCountedOnce(Checker):
             case do.Spawn():
                 self._spawned_at[node.name] = self.cluster.now
             case do.End(do.Result(outcome=Outcome.WORKERS_FAILED)) if config.job.worker_failure == "no-replace":
-                record = self.cluster.store.round
-                over = record is not None and (record.finishing or record.phase is Phase.CLOSED)
+                # Others may not have heard of the end yet.
+                known = [r for r in (self.cluster.store.round, node.engine.record) if r is not None]
+                over = any(record.finishing or record.phase is Phase.CLOSED for record in known)
                 over |= any((p.leaving or p.has_left) and not p.alive for p in node.processes.values())
                 spent = self._most[node.name]
                 self.demand(over or spent >= config.max_restarts, f"{node.name} gave up after {spent} restarts")
@@ -338,9 +339,9 @@ class NoGhosts(Checker):
 
 
 class NobodyMeetsTheReplaced(Checker):
-    """Where the store has leases, a node that is taken for dead and lives has stopped its workers by then.
+    """Where the store has leases, the workers of a node that is taken for dead and lives have stopped by then.
 
-    But for one that was itself stopped: it does so when it wakes.
+    But for workers that never ask of an agent that was itself stopped: it stops them when it wakes.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
@@ -348,7 +349,8 @@ class NobodyMeetsTheReplaced(Checker):
             return
         for name in after.lost:
             node = self.cluster.nodes[name]
-            if node.alive and not node.stalled and self.cluster.now - node.woke > WAKING_S:
+            sleeps = node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)
+            if node.alive and not sleeps and not node.holds_workers(self.cluster.now):
                 working = [
                     p.name
                     for p in node.running

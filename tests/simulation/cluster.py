@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from simulation.conditions import Habits, Range, Timing, Weather
 from simulation.network import HERE, Link, Network
 from simulation.store import Agreement, Keeper, LeasedStore
+from simulation.witness import Witnesses
 from simulation.workers import Process, Workers
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
@@ -42,6 +44,7 @@ CHATTER = (
     do.HangUp,
     do.Seek,
     do.RenewLease,
+    do.EndLease,
     saw.Heard,
     saw.Tick,
     saw.Listening,
@@ -74,6 +77,8 @@ class Node:
     watch_due: bool = False
     never_asks: bool = False  # its workers take their world from their environment
     asked: dict[tuple[int, Ballot], Round] = field(default_factory=dict)  # what it has asked the others to accept
+    allowed: do.Allow | None = None
+    """How long its workers may go on, by its own clock."""
     tick_at: float | None = None
     ticks: int = 0
     processes: dict[int, Process] = field(default_factory=dict)  # the last of each local rank
@@ -85,6 +90,11 @@ class Node:
     @property
     def running(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive]
+
+    def holds_workers(self, now: float) -> bool:
+        """Whether its workers have stopped by themselves, `now` by the cluster's clock."""
+        heeds = self.allowed is not None and not self.never_asks
+        return heeds and 0.0 < self.allowed.leave_at <= now + self.offset
 
     @property
     def never_ready(self) -> bool:
@@ -131,7 +141,8 @@ class Cluster:
         self.store: Keeper = Agreement(self) if lease_s is None else LeasedStore(self, lease_s)
         self.network = Network(self)
         self.workers = Workers(self)
-        self.events = 0
+        self.witnesses = Witnesses(self)
+        self.events, self.most_events = 0, inf
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._made = 0
         self._port = 20_000
@@ -147,6 +158,8 @@ class Cluster:
         while heap and heap[0][0] <= until:
             self.now, _, act, args = heapq.heappop(heap)
             self.events += 1
+            if self.events > self.most_events:
+                raise AssertionError(f"no rest: {self.events} events by {self.now:.3f} s")
             act(*args)
         self.now = until
 
@@ -183,6 +196,9 @@ class Cluster:
 
     def observe(self, node: Node, seen: saw.Observation) -> None:
         if not node.alive:
+            return
+        if node.name in self.witnesses.started:
+            self.witnesses.observe(node, seen)
             return
         if not isinstance(seen, CHATTER):
             for watcher in self.watchers:
@@ -304,6 +320,8 @@ class Cluster:
                 self.network.seek(node, effect)
             case do.RenewLease():
                 self.store.renew(node)
+            case do.EndLease():
+                self.store.end_lease(node, effect)
             case do.OpenWorkerStore():
                 self.after(self.draw(self.timing.open_store), self._store_opened, node)
             case do.CloseWorkerStore(port):
@@ -332,7 +350,9 @@ class Cluster:
                 self._gone(node)
             case do.ShowStacks(local_rank, launch):
                 node.processes[local_rank].shown |= node.processes[local_rank].launch == launch
-            case do.Note() | do.Allow():
+            case do.Allow():
+                node.allowed = effect
+            case do.Note():
                 pass
 
     def _store_opened(self, node: Node) -> None:

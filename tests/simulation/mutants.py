@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from softrun.agent.consensus import replica
 from softrun.agent.consensus.replica import Replica
+from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
@@ -21,6 +23,7 @@ from softrun.agent.core.worker_slot import State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
     Address,
+    Agreement,
     BarrierAnswer,
     JobSettings,
     Member,
@@ -154,8 +157,8 @@ def admits_newcomers_after_a_finish() -> list[Patch]:
 def gives_a_new_world_the_old_number() -> list[Patch]:
     right = transitions.seal
 
-    def wrong(round_: Round, *rest: Any) -> Round:
-        return replace(right(round_, *rest), number=max(1, round_.number))
+    def wrong(round_: Round, *rest: Any, **named: Any) -> Round:
+        return replace(right(round_, *rest, **named), number=max(1, round_.number))
 
     return [(transitions, "seal", wrong)]
 
@@ -251,10 +254,6 @@ def works_on_when_its_lease_may_have_expired() -> list[Patch]:
     return [(Engine, "_fence", lambda self: self._lease.doubt(self._now))]
 
 
-def lets_a_slow_worker_stay() -> list[Patch]:
-    return [(Engine, "_end_who_stays", lambda self: None)]
-
-
 def counts_its_lease_from_the_answer() -> list[Patch]:
     right = LeaseClock.renewed
 
@@ -348,9 +347,66 @@ def goes_back_to_older_records() -> list[Patch]:
     return [(Replica, "compare", lambda self, node, round_: None)]
 
 
+# --- of the witness
+
+
+def counts_a_silent_witness() -> list[Patch]:
+    right = replica.is_quorum
+
+    def wrong(round_: Round, nodes: Collection[str]) -> bool:
+        return right(round_, {*nodes, round_.witness})
+
+    return [(replica, "is_quorum", wrong)]
+
+
+def a_new_witness_votes_as_the_old_one() -> list[Patch]:
+    """It has forgotten what that one has promised."""
+    votes, hear = replica._votes_in, Replica.hear
+
+    def wrong_votes(record: Round, node: str) -> bool:
+        return votes(record, node) or (record.witness != "" and node.startswith("w"))
+
+    def wrong_hear(self: Replica, node: str, message: Agreement) -> list[do.Effect]:
+        if self.record is not None and self.record.witness and node.startswith("w"):
+            effects = hear(self, self.record.witness, message)
+            return [replace(e, node=node) if isinstance(e, do.Say) and e.node is not None else e for e in effects]
+        return hear(self, node, message)
+
+    return [(replica, "_votes_in", wrong_votes), (Replica, "hear", wrong_hear)]
+
+
+# --- of the leases in a store
+
+
+def works_on_by_the_store_alone() -> list[Patch]:
+    """An agent that others miss does not stop its workers, as long as its lease in the store stands."""
+
+    def wrong(self: Allowance, until: float, lease: LeaseClock) -> do.Allow:
+        return right(self, until if not lease.leased else inf, lease)
+
+    right = Allowance._wanted
+    return [(Allowance, "_wanted", wrong)]
+
+
+def ends_leases_too_early() -> list[Patch]:
+    def wrong(self: Liveness, node: str) -> float:
+        return right(self, node) - (self.tolerance_s / 2 if self.leased else 0.0)
+
+    right = Liveness._due_at
+    return [(Liveness, "_due_at", wrong)]
+
+
+WITNESS_MUTANTS = (
+    Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
+    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",), near=0),
+)
+"""For jobs that have one (`test_witness`)."""
+
 MUTANTS = (
+    Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
+    Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",), 150),
     Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=600),
-    Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=420),
+    Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress"), near=420),
     Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
     Mutant("decides_without_the_voters", decides_without_the_voters, ("OneHistory",)),
@@ -392,7 +448,6 @@ MUTANTS = (
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
     Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
     Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress")),
-    Mutant("lets_a_slow_worker_stay", lets_a_slow_worker_stay, ("NobodyMeetsTheReplaced",)),
     Mutant("counts_its_lease_from_the_answer", counts_its_lease_from_the_answer, ("NobodyMeetsTheReplaced",)),
     Mutant("waits_for_silence_beside_leases", waits_for_silence_beside_leases, ("NoGhosts", "Progress")),
     Mutant("forgets_which_lease_expired", forgets_which_lease_expired, ("Progress",)),

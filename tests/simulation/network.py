@@ -63,9 +63,10 @@ class Network:
 
     def heal(self, break_odds: float = 0.0) -> None:
         """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
-        for node in self._cluster.nodes.values():
+        everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
+        for node in everybody:
             node.side = 0
-        links = dict.fromkeys(link for node in self._cluster.nodes.values() for link in node.links)
+        links = dict.fromkeys(link for node in everybody for link in node.links)
         for link in links:
             held, link.held = link.held, []
             if held and self._cluster.chance(break_odds):

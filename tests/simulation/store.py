@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from softrun.agent.protocol import codec
+from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Round
 
@@ -53,6 +54,9 @@ class Keeper:
 
     def renew(self, node: Node) -> None:
         raise AssertionError(f"{node.name} renews a lease in a store that has none")
+
+    def end_lease(self, node: Node, effect: do.EndLease) -> None:
+        raise AssertionError(f"{node.name} ends a lease in a store that has none")
 
     def reconnect(self, node: Node) -> None:
         node.store_cut = False
@@ -135,7 +139,7 @@ class Store(Keeper):
     def _swap(self, by: Node, data: bytes) -> saw.Observation:
         proposed = _decode_round(data)
         before = self.round
-        if proposed.version == (before.version if before is not None else 0) + 1:
+        if self._takes(by) and proposed.version == (before.version if before is not None else 0) + 1:
             self.round = proposed
             self.writes += 1
             for watcher in self._cluster.watchers:
@@ -144,6 +148,10 @@ class Store(Keeper):
                 if node.alive:
                     self._cluster.after(self._cluster.draw(self._cluster.timing.store), self._push, node)
         return saw.RecordSeen(self.round)
+
+    def _takes(self, by: Node) -> bool:
+        """Whether this agent may change the record."""
+        return True
 
     def _push(self, node: Node) -> None:
         if node.store_cut:
@@ -208,6 +216,20 @@ class LeasedStore(Store):
         if node.name not in self._renewing:
             self._renewing.add(node.name)
             self._try_to_renew(node)
+
+    def _takes(self, by: Node) -> bool:
+        return by.name in self._leases
+
+    def end_lease(self, node: Node, effect: do.EndLease) -> None:
+        self._ask(node, partial(self._end_for, node, effect))
+
+    def _end_for(self, by: Node, effect: do.EndLease) -> None:
+        if self._has_lease(by.name, effect.by) and self._has_lease(effect.node, effect.lease_number):
+            self._doubted.add(effect.node)
+            self._end(effect.node)
+
+    def _has_lease(self, name: str, lease_number: int) -> bool:
+        return name in self._leases and self._leases[name][0] == lease_number
 
     def leave(self, node: Node) -> None:
         if node.name in self._leases and self._reaches(node):
