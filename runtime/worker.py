@@ -30,7 +30,7 @@ from pydantic import PrivateAttr
 
 from softrun.runtime.channel.allowance import Allowance
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, ChannelError
-from softrun.runtime.channel.inbox import Inbox, open_inbox
+from softrun.runtime.channel.inbox import LOOK_INTERVAL_S, Inbox, open_inbox
 from softrun.runtime.channel.progress import Progress
 from softrun.runtime.events import (
     ProgressLimits,
@@ -47,6 +47,8 @@ from softrun.runtime.groups.group_registry import begin_world, count_groups_from
 from softrun.runtime.groups.groups import leave_unfinished_groups
 
 _log = logging.getLogger("softrun.runtime")
+
+HELD_S = 0.01  # between two looks whether the allowance has been moved
 
 
 def get_worker_event() -> WorkerEvent:
@@ -264,7 +266,7 @@ class _Worker:
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
             if usable and self._allowance.holds():
-                self.inbox.wait(event.sequence)
+                self.inbox.wait(event.sequence, HELD_S)
                 continue
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
@@ -290,7 +292,7 @@ class _Worker:
     def _wait_for_the_agent(self) -> None:
         """Nobody knows whether this world still is: complete no step of it. Ends with a sign of the agent's."""
         while self._allowance.holds() and self._works(event := self.inbox.last()):
-            self.hold(event.sequence)
+            self.hold(event.sequence, HELD_S)
 
     def _works(self, event: WorkerEvent) -> bool:
         """Whether the trainer is in a world, and was not told to leave it at once."""
@@ -333,10 +335,10 @@ class _Worker:
         if self._progress is not None:
             self._progress.ping()
 
-    def hold(self, after: int) -> None:
+    def hold(self, after: int, at_most_s: float = LOOK_INTERVAL_S) -> None:
         if self._progress is not None:
             self._progress.hold()
-        self.inbox.wait(after)
+        self.inbox.wait(after, at_most_s)
 
     def writing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._progress is None else self._progress.writing()

@@ -39,4 +39,4 @@ def allow(page: Page, hold_at_s: float, leave_at_s: float) -> None:
     """Set the allowance, as the agent: times of CLOCK_MONOTONIC in seconds, 0 for no bound."""
     slept_ns = clock_gettime_ns(CLOCK_BOOTTIME) - monotonic_ns()
     for word, at_s in ((LEAVE, leave_at_s), (HOLD, hold_at_s)):
-        page.words[word] = int(at_s * 1e9) + slept_ns if at_s else 0
+        page.words[word] = max(1, int(at_s * 1e9) + slept_ns) if at_s else 0

@@ -31,8 +31,8 @@ class Inbox(Protocol):
     def last(self) -> WorkerEvent:
         """The newest event. It is never older than the last one sent before the call."""
 
-    def wait(self, after: int) -> None:
-        """Return once there is an event with a sequence above `after`, or after LOOK_INTERVAL_S: call it in a loop."""
+    def wait(self, after: int, at_most_s: float = LOOK_INTERVAL_S) -> None:
+        """Return once there is an event with a sequence above `after`, or after `at_most_s`: call it in a loop."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with each later event, in order; returns a function that ends this."""
@@ -88,12 +88,12 @@ class ChannelInbox:
                 self._poll()
             return self._last
 
-    def wait(self, after: int) -> None:
+    def wait(self, after: int, at_most_s: float = LOOK_INTERVAL_S) -> None:
         with self._arrived:
             self._watch()
             self._poll()
             if self._last is None or self._last.sequence <= after:
-                self._arrived.wait(LOOK_INTERVAL_S)
+                self._arrived.wait(at_most_s)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         key = object()
@@ -209,7 +209,7 @@ class StaticInbox:
     def last(self) -> WorkerEvent:
         return self._event
 
-    def wait(self, after: int) -> None:
+    def wait(self, after: int, at_most_s: float = LOOK_INTERVAL_S) -> None:  # noqa: ARG002
         raise RuntimeError(
             f"world {self._event.round} is broken and nobody can form a new one (event {after} was the last): "
             "start the trainer with `python -m softrun --restart_policy soft` instead"

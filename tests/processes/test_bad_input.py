@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ NOT_A_RANGE = "is not a number or a range of nodes: give N or MIN:MAX, with 1 <=
 NOT_A_DURATION = "is not a duration: give a number of seconds above 0, or leave it out"
 SETTINGS = (
     "join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval, keep_alive_max_attempt, "
-    "is_host, timeout, rank, store_type, heartbeat_timeout, token_file"
+    "is_host, witness, timeout, rank, store_type, heartbeat_timeout, token_file"
 )
 MOST_S = "should be less than or equal to 315360000"
 BYTES = os.fsdecode(b"\xff")
@@ -94,6 +95,25 @@ ERROR_LINES = {
         "--rdzv_backend 'etcd' is not available: use etcd3, which speaks etcd's current protocol"
     ),
     (*C10D, "--rdzv_conf=join_timout=3", SCRIPT): f"--rdzv_conf has no key 'join_timout': use {SETTINGS}",
+    (*C10D, "--rdzv_conf=witness=", SCRIPT): ("--rdzv_conf 'witness=' is not a setting: give KEY=VALUE,KEY=VALUE,…"),
+    (*C10D, "--rdzv_conf=witness=h:70000", SCRIPT): (
+        "--rdzv_conf witness 'h:70000' is not HOST:PORT: give a host name or address, and a port"
+    ),
+    (*C10D, "--rdzv_conf=witness=ü..h", SCRIPT): (
+        "--rdzv_conf witness='ü..h' is not where a witness can listen: give HOST:PORT"
+    ),
+    (*C10D, "--rdzv_conf=witness=localhost:1", SCRIPT): (
+        "--rdzv_conf witness=localhost:1 is where an agent listens, too: give another port or host to one"
+    ),
+    (*ETCD, "--rdzv_conf=witness=h:1", SCRIPT): (
+        "--rdzv_conf witness=h:1 is of no use with etcd3, which decides by itself: leave it out"
+    ),
+    ("--nnodes=2", "--rdzv_conf=witness=h:1", SCRIPT): (
+        "--rdzv_conf witness=h:1 is of no use with static: use --rdzv_backend c10d"
+    ),
+    ("--standalone", "--rdzv_conf=witness=h:1", SCRIPT): (
+        "--rdzv_conf witness=h:1 is of no use on one node alone: leave it out"
+    ),
     (*C10D, "--rdzv_conf=join_timeout=soon", SCRIPT): (
         "--rdzv_conf join_timeout='soon' is refused: Input should be a valid number, unable to parse string as a number"
     ),
@@ -233,7 +253,52 @@ WRONG_LINES = {
     (f"--node_rank={'9' * 5000}", SCRIPT): "argument --node-rank/--node_rank: invalid int value: '999",
     ("--re=\x1b[2J", "--no-such"): "the following arguments are required: training_script",
     (): "the following arguments are required: training_script",
+    ("witness",): "the following arguments are required: --rdzv-id/--rdzv_id",
+    ("witness", "--rdzv_id=j", SCRIPT): f"unrecognized arguments: {SCRIPT}",
+    ("witness", "--rdzv_id=j", "--port=1", "--rdzv_endpoint=h:1"): (
+        "argument --rdzv-endpoint/--rdzv_endpoint: not allowed with argument --port"
+    ),
 }
+
+
+WITNESS_LINES = {
+    ("--port=65536",): "--port 65536 is not from 0 to 65535: correct it",
+    ("--rdzv_endpoint=a:1,b:1",): (
+        "--rdzv_endpoint 'a:1,b:1' is a list: give the one HOST:PORT at which the witness listens"
+    ),
+    ("--rdzv_endpoint=h:70000",): "--rdzv_endpoint 'h:70000' is not HOST:PORT: give a host name or address, and a port",
+    ("--rdzv_endpoint=192.0.2.1:29400",): (
+        "the witness cannot listen at 192.0.2.1:29400 (Cannot assign requested address): give an address of this host, "
+        "or --port alone"
+    ),
+    ("--rdzv_id=a/b",): f"--rdzv_id 'a/b' {NO_ID}",
+    ("--rdzv_conf=token_file=/no/such",): (
+        "the token_file '/no/such' cannot be read (No such file or directory): correct the path"
+    ),
+    ("--rdzv_conf=keep_alive_interval=1",): (
+        "--rdzv_conf 'keep_alive_interval=1' is no setting of a witness: give token_file=FILE, or leave it out"
+    ),
+}
+
+
+@pytest.mark.parametrize("args", WITNESS_LINES, ids=" ".join)
+def test_a_witness_says_so_in_one_line_too(
+    args: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ("witness", "--rdzv_id=job", *args)
+    assert error_lines(line, capfd, monkeypatch) == [f"softrun: error: {WITNESS_LINES[args]}"]
+
+
+def test_the_port_of_a_witness_is_taken(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        lines = error_lines(("witness", "--rdzv_id=job", f"--rdzv_endpoint={place}"), capfd, monkeypatch)
+    assert lines == [
+        (
+            f"softrun: error: the witness cannot listen at {place} (Address already in use): end what listens there, "
+            "or choose another port"
+        )
+    ]
 
 
 @pytest.mark.parametrize("args", WRONG_LINES, ids=" ".join)

@@ -113,6 +113,7 @@ KEYS = [
     "is_host",
     "rank",
     "store_type",
+    "witness",
     "lease_ttl",
     "nope",
     "backend",

@@ -1,187 +1,299 @@
-"""Three hosts and, for most tests, an etcd, each in a network namespace of its own: one is cut off, and healed.
+"""Hosts that are network namespaces: one falls silent, the network is cut between some, or loses and delays.
 
-Needs root and the program `ip`; in CI these tests fail without them, elsewhere they are skipped.
+Needs root, the program `ip` and /dev/net/tun; in CI these tests fail without them, elsewhere they are skipped.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from local_network import NEEDS, LocalNetwork, able
 
 from local_cluster import LocalCluster, Node, Step, softrun_command
 from local_etcd import LocalEtcd
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-ABLE = os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("etcd") is not None
-
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.etcd,
     pytest.mark.slow,
-    pytest.mark.skipif(not ABLE and not os.environ.get("SOFTRUN_REQUIRE_ETCD"), reason="needs root, iproute2 and etcd"),
+    pytest.mark.skipif(not able() and not os.environ.get("SOFTRUN_REQUIRE_ETCD"), reason=f"needs {NEEDS}"),
 ]
 
 TRAINERS = Path(__file__).parent / "trainers"
 LEASE = "--rdzv_conf=lease_ttl=3,keep_alive_interval=0.5"
-
-
-def ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True)
-
-
-class Network:
-    """Hosts on one switch. Names carry this process's number, so that tests beside each other do not meet."""
-
-    def __init__(self) -> None:
-        self._mark = f"{os.getpid() % 100000}"
-        self._switch = f"sr{self._mark}"
-        self._hosts: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        ip("netns", "add", self._switch)
-        ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
-        ip("-n", self._switch, "link", "set", "dev", "switch", "up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for namespace in [*map(self.namespace, self._hosts), self._switch]:
-            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
-
-    def add(self, host: str) -> str:
-        """Its address."""
-        address = self._hosts[host] = f"10.77.0.{len(self._hosts) + 1}"
-        ip("netns", "add", self.namespace(host))
-        ip("link", "add", "eth0", "netns", self.namespace(host), "type", "veth",
-           "peer", "name", host, "netns", self._switch)  # fmt: skip
-        ip("-n", self._switch, "link", "set", "dev", host, "master", "switch", "up")
-        ip("-n", self.namespace(host), "addr", "add", f"{address}/24", "dev", "eth0")
-        for device in ("eth0", "lo"):
-            ip("-n", self.namespace(host), "link", "set", "dev", device, "up")
-        return address
-
-    def namespace(self, host: str) -> str:
-        return f"{self._switch}-{host}"
-
-    def on(self, host: str) -> list[str]:
-        """What runs a command on this host."""
-        return ["ip", "netns", "exec", self.namespace(host)]
-
-    def cut(self, host: str) -> float:
-        """Pull its plug: neither end is told. Returns when."""
-        at = time.monotonic()
-        ip("-n", self._switch, "link", "set", "dev", host, "nomaster")
-        return at
-
-    def heal(self, host: str) -> float:
-        at = time.monotonic()
-        ip("-n", self._switch, "link", "set", "dev", host, "master", "switch")
-        return at
+ANY_STORE = pytest.mark.parametrize("etcd", [False, pytest.param(True, marks=pytest.mark.etcd)], ids=["c10d", "etcd"])
+SOON_S = 60.0
+"""Silence is noticed after 1.25 s, and what follows takes less, but for a busy machine, or TCP on a bad network."""
+BAD_S = 10.0
+LASTING_S = 6.0
+"""A cut of which little or nothing is to be seen lasts so long: several tolerances."""
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    with Network() as network:
+def network() -> Iterator[LocalNetwork]:
+    with LocalNetwork() as network:
         yield network
 
 
-def start_nodes(
-    cluster: LocalCluster, network: Network, addresses: dict[str, str], trainer: str, backend: tuple[str, ...]
-) -> list[Node]:
-    """A node on each host; all of them train."""
-    flags = ("--restart_policy=soft", "--nnodes=1:3", "--nproc_per_node=1", "--rdzv_id=cut", *backend)
-    nodes = []
-    for name, own in addresses.items():
-        command = softrun_command(*flags, script=TRAINERS / trainer, args=("100000", "0.01"))
+class Job:
+    """One node with one worker on each of these hosts; all of them train."""
+
+    def __init__(self, network: LocalNetwork, cluster: LocalCluster, hosts: str, trainer: str, *flags: str) -> None:
+        self._network, self._cluster = network, cluster
+        self._trainer = trainer
+        own = ("--restart_policy=soft", f"--nnodes=1:{len(hosts)}", "--nproc_per_node=1", "--rdzv_id=net")
+        cold = ("--no_warm_start",) if trainer == "count.py" else ()  # without torch it starts sooner
+        self._flags = (*own, *cold, *flags)
+        self.nodes: dict[str, Node] = {}
+        for host in hosts:
+            self.start(host)
+        cluster.wait_for_steps(len(hosts))
+
+    def start(self, host: str) -> None:
+        """Start a node there, or start one again."""
+        command = softrun_command(*self._flags, script=TRAINERS / self._trainer, args=("100000", "0.01"))
         # gloo takes the address that the name of this machine has, unless it is told the interface.
-        env = {"GLOO_SOCKET_IFNAME": "eth0", "HOST": own}
-        nodes.append(cluster.start(name, [*network.on(name), *command], env=env))
-    cluster.wait_for_steps(len(nodes))
-    return nodes
+        env = {"GLOO_SOCKET_IFNAME": "eth0"}
+        name = f"{host}-{len(self._cluster.nodes)}"
+        self.nodes[host] = self._cluster.start(name, [*self._network.on(host), *command], env=env)
+
+    def workers(self, hosts: str) -> set[int]:
+        """The processes that train on these hosts."""
+        trained = {s.pid for s in self._cluster.steps()}
+        return {pid for host in hosts for pid in self.nodes[host].family() if pid in trained}
 
 
 @pytest.fixture
-def hosts(network: Network, cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str], list[Node]]]:
-    """`hosts("count.py")` starts that trainer on hosts a, b and c, which meet in an etcd on a fourth."""
-    address = network.add("etcd")
-    addresses = {name: network.add(name) for name in "abc"}
-    (tmp_path / "etcd").mkdir()
-    with LocalEtcd(tmp_path / "etcd", host=address, prefix=network.on("etcd")) as etcd:
+def job(network: LocalNetwork, cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """`job("abc", "count.py")` starts that trainer on three hosts. The first one has the endpoint, unless there is an
+    etcd, which is on a host of its own."""
+    with ExitStack() as stack:
 
-        def start(trainer: str) -> list[Node]:
-            backend = ("--rdzv_backend=etcd3", f"--rdzv_endpoint={etcd.endpoint}", LEASE)
-            return start_nodes(cluster, network, addresses, trainer, backend)
+        def start(hosts: str, trainer: str = "count.py", *, etcd: bool = False, conf: str = "") -> Job:
+            addresses = {host: network.add(host) for host in hosts}
+            if etcd:
+                (tmp_path / "etcd").mkdir()
+                etcd_here = LocalEtcd(tmp_path / "etcd", host=network.add("etcd"), prefix=network.on("etcd"))
+                backend = ("--rdzv_backend=etcd3", f"--rdzv_endpoint={stack.enter_context(etcd_here).endpoint}")
+            else:
+                backend = ("--rdzv_backend=c10d", f"--rdzv_endpoint={addresses[hosts[0]]}:29400")
+            return Job(network, cluster, hosts, trainer, *backend, *([conf] if conf else []))
 
         yield start
         for node in cluster.nodes:
             node.kill()
 
 
-def by_node(nodes: list[Node], steps: list[Step]) -> list[set[int]]:
-    return [{s.pid for s in steps} & set(node.family()) for node in nodes]
+def pids(steps: list[Step], world_size: int) -> set[int]:
+    return {s.pid for s in steps if s.world_size == world_size}
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["a leader, perhaps", "another"])
+def no_two_worlds(steps: list[Step]) -> None:
+    """While a world steps, nobody steps who is in an older one, or in another of the same number."""
+    worlds: dict[tuple[int, int], list[Step]] = {}
+    for s in steps:
+        worlds.setdefault((s.round, s.world_size), []).append(s)
+    for (number, size), own in worlds.items():
+        members = {s.pid for s in own}
+        meanwhile = [s for s in steps if own[0].mono <= s.mono <= own[-1].mono and s.pid not in members]
+        others = {s.pid for s in meanwhile if s.round <= number}
+        # A member may have made no step before its world ended.
+        assert len(members) + len(others) <= size, f"beside world {number} of {size} there stepped {others}"
+
+
+ECHO = """
+import socket
+with socket.socket(type=socket.SOCK_DGRAM) as udp:
+    udp.bind(("", 7))
+    print("listens", flush=True)
+    while True:
+        udp.sendto(*udp.recvfrom(100))
+"""
+PING = """
+import socket, sys, time
+with socket.socket(type=socket.SOCK_DGRAM) as udp:
+    udp.settimeout(0.7)
+    udp.connect((sys.argv[1], 7))
+    taken = []
+    for _ in range(int(sys.argv[2])):
+        udp.send(str(time.monotonic()).encode())
+    try:
+        while len(taken) < int(sys.argv[2]):
+            sent = float(udp.recv(100))
+            taken.append(time.monotonic() - sent)
+    except TimeoutError:
+        pass
+    print(len(taken), min(taken, default=0.0))
+"""
+
+
+def test_the_network_loses_and_delays_what_it_is_told_to(network: LocalNetwork) -> None:
+    address = network.add("a")
+    network.add("b")
+
+    def pings(count: int) -> tuple[int, float]:
+        """How many come back to b, and how soon the first."""
+        command = [*network.on("b"), sys.executable, "-c", PING, address, str(count)]
+        answered, soonest = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
+        return int(answered), float(soonest)
+
+    with subprocess.Popen([*network.on("a"), sys.executable, "-c", ECHO], stdout=subprocess.PIPE) as echo:
+        try:
+            assert echo.stdout is not None
+            echo.stdout.readline()
+            assert pings(50)[0] == 50
+            network.worsen(drop=0.0, delay_s=0.1)
+            answered, soonest = pings(50)
+            assert answered == 50
+            assert soonest >= 0.2, "each way"
+            network.worsen(drop=0.2, delay_s=0.0)
+            assert 80 < pings(200)[0] < 170, "0.8 * 0.8 of them"
+            network.heal()
+            network.cut_way("a", "b")
+            assert pings(5)[0] == 0
+            network.heal()
+            network.cut("a")
+            assert pings(5)[0] == 0
+            network.heal()
+            assert pings(50)[0] == 50
+        finally:
+            echo.kill()
+
+
+def lasted(cluster: LocalCluster, since: float, for_s: float) -> None:
+    """Wait until something has lasted so long."""
+    cluster.wait_for("time passes", lambda: time.monotonic() >= since + for_s)
+
+
+@ANY_STORE
+@pytest.mark.parametrize("victim", ["a", "b"])
 def test_one_host_is_cut_off_and_healed(
-    hosts: Callable[[str], list[Node]], network: Network, cluster: LocalCluster, victim: int
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, victim: str, etcd: bool
 ) -> None:
-    nodes = hosts("count.py")
-    workers = by_node(nodes, cluster.steps())
-    lost = workers[victim]
-    rest = set().union(*workers) - lost
-    at = network.cut(nodes[victim].name)
-    after = cluster.wait_for_steps(2, after=at)
-    assert {s.pid for s in after if s.world_size == 2} == rest, "one world goes on"
+    job_ = job("abc", etcd=etcd, conf=LEASE if etcd else "")
+    lost = job_.workers(victim)
+    rest = job_.workers("abc".replace(victim, ""))
+    at = network.cut(victim)
+    after = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert pids(after, 2) == rest, "one world goes on"
     place_taken = min(s.mono for s in after if s.world_size == 2)
     stopped = max(s.mono for s in cluster.steps() if s.pid in lost)
     assert stopped < place_taken, "the side that is cut off has stopped before"
-    assert "its workers stop" in nodes[victim].output()
+    if etcd:
+        assert "its workers stop" in job_.nodes[victim].output()
 
-    at = network.heal(nodes[victim].name)
-    grown = cluster.wait_for_steps(3, after=at)
-    assert {s.pid for s in grown if s.world_size == 3} == rest | lost, "and comes back with the processes that it had"
+    at = network.heal()
+    grown = cluster.wait_for_steps(3, after=at, timeout_s=SOON_S)
+    assert pids(grown, 3) == rest | lost, "and comes back with the processes that it had"
     assert not [s for s in cluster.steps() if s.pid in lost and place_taken < s.mono < at], "it did nothing meanwhile"
+    no_two_worlds(cluster.steps())
 
 
+@ANY_STORE
 def test_collectives_over_the_network_recover(
-    hosts: Callable[[str], list[Node]], network: Network, cluster: LocalCluster
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, etcd: bool
 ) -> None:
     """Here the survivors sit in a collective with the host that is cut off, and nothing tells them but their agents."""
-    nodes = hosts("reduce.py")
-    workers = by_node(nodes, cluster.steps())
+    job_ = job("abc", "reduce.py", etcd=etcd, conf=LEASE if etcd else "")
+    everybody, rest = job_.workers("abc"), job_.workers("ac")
     at = network.cut("b")
-    after = cluster.wait_for_steps(2, after=at)
-    assert {s.pid for s in after if s.world_size == 2} == workers[0] | workers[2]
-    at = network.heal("b")
-    grown = cluster.wait_for_steps(3, after=at)
-    assert {s.pid for s in grown if s.world_size == 3} == set().union(*workers)
+    after = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert pids(after, 2) == rest
+    at = network.heal()
+    grown = cluster.wait_for_steps(3, after=at, timeout_s=SOON_S)
+    assert pids(grown, 3) == everybody
 
 
-def test_a_host_that_is_cut_off_from_c10d_does_nothing_beside_the_others(
-    network: Network, cluster: LocalCluster
+@pytest.mark.parametrize("ways", ["ab", "ba"], ids=["the second does not hear", "the first does not hear"])
+def test_a_way_between_two_hosts_is_cut(
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, ways: str
 ) -> None:
-    """Its agent lives, and cannot know whether the others go on without it; its workers need nobody for their steps."""
-    addresses = {name: network.add(name) for name in "ab"}
-    times = "--rdzv_conf=keep_alive_interval=0.5,keep_alive_max_attempt=4"
-    backend = ("--rdzv_backend=c10d", f"--rdzv_endpoint={addresses['a']}:29400", times)
-    nodes = start_nodes(cluster, network, addresses, "count.py", backend)
-    stays, lost = by_node(nodes, cluster.steps())
+    job_ = job("abc")
+    everybody = job_.workers("abc")
+    at = network.cut_way(*ways)
+    lasted(cluster, at, LASTING_S)
+    at = network.heal()
+    grown = cluster.wait_for_steps(3, after=at, timeout_s=SOON_S)
+    assert pids(grown, 3) == everybody
+    no_two_worlds(cluster.steps())
+
+
+def test_two_followers_do_not_reach_each_other(
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster
+) -> None:
+    """Their workers need each other no more than their agents do, so nothing happens."""
+    job_ = job("abc")
+    everybody = job_.workers("abc")
+    at = network.cut("b", "c")
+    lasted(cluster, at, LASTING_S)
+    assert pids(cluster.wait_for_steps(3, after=time.monotonic(), timeout_s=SOON_S), 3) == everybody
+    at = network.heal()
+    cluster.wait_for_steps(3, after=at, timeout_s=SOON_S)
+    assert len({s.round for s in cluster.steps() if s.world_size == 3}) == 1, "it is the same world"
+
+
+def test_of_two_hosts_the_first_goes_on(job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster) -> None:
+    """Whichever plug is pulled: the two are the halves of the world, and the first node decides."""
+    job_ = job("ab")
+    stays, lost = job_.workers("a"), job_.workers("b")
     at = network.cut("b")
-    after = cluster.wait_for_steps(1, after=at, each=50)
-    began = min(s.mono for s in after)
-    assert {s.pid for s in after} == stays
-    assert not [s for s in cluster.steps() if s.pid in lost and s.mono > began]
-    at = network.heal("b")
-    grown = cluster.wait_for_steps(2, after=at)
-    assert {s.pid for s in grown if s.world_size == 2} == stays | lost
+    after = cluster.wait_for_steps(1, after=at, each=50, timeout_s=SOON_S)
+    began = min(s.mono for s in after if s.world_size == 1)
+    assert pids(after, 1) == stays
+    at = network.heal()
+    grown = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert pids(grown, 2) == stays | lost
     assert not [s for s in cluster.steps() if s.pid in lost and began < s.mono < at]
-    for node in nodes:
-        node.kill()
+    no_two_worlds(cluster.steps())
+
+
+def test_of_two_hosts_the_second_waits_for_the_first(
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster
+) -> None:
+    """It cannot know that nobody goes on there."""
+    job_ = job("ab")
+    waits = job_.workers("b")
+    at = network.cut("a")
+    job_.nodes["a"].kill()
+    lasted(cluster, at, LASTING_S)
+    assert not [s for s in cluster.steps() if s.world_size == 1]
+    assert job_.workers("b") == waits, "it keeps its process"
+
+
+@ANY_STORE
+def test_a_bad_network(job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, etcd: bool) -> None:
+    """A fifth of all frames is lost, and an answer takes 0.4 s: nothing is lost for good."""
+    job_ = job("abc", etcd=etcd)
+    everybody = job_.workers("abc")
+    at = network.worsen(drop=0.2, delay_s=0.2)
+    lasted(cluster, at, BAD_S)
+    until = network.heal()
+    made = [s for s in cluster.steps() if at + BAD_S / 2 < s.mono < until]
+    assert {s.pid for s in made} == everybody, "the job went on"
+    grown = cluster.wait_for_steps(3, after=until, timeout_s=SOON_S)
+    assert pids(grown, 3) == everybody
+    no_two_worlds(cluster.steps())
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["its host answers", "silent"])
+def test_the_first_host_is_killed(
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, silent: bool
+) -> None:
+    job_ = job("abc")
+    rest = job_.workers("bc")
+    if silent:
+        network.cut("a")
+    at = job_.nodes["a"].kill()
+    after = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert pids(after, 2) == rest
+    network.heal()
+    job_.start("a")
+    grown = cluster.wait_for_steps(3, after=time.monotonic(), timeout_s=SOON_S)
+    assert rest < pids(grown, 3), "the first host comes again, and they are in touch"
+    no_two_worlds(cluster.steps())

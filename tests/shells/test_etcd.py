@@ -122,6 +122,37 @@ def test_who_leaves_is_told_at_once(etcd: LocalEtcd, open_at: Open) -> None:
     assert changes.get(timeout=5).expired == (("a/b c", 1),)
 
 
+def test_a_lease_that_another_agent_ends_is_gone_for_all_and_its_owner_takes_the_next(
+    etcd: LocalEtcd, open_at: Open
+) -> None:
+    owner, other = open_at(etcd, "owner", lease_s=60), open_at(etcd, "other", lease_s=60)
+    owner.renew()
+    changes = watching(other)
+    other.end(("owner", 1), by=1)
+    assert changes.get(timeout=5).expired == (("owner", 1),)
+    write(other, 1)
+    assert owner.create(2, b"mine") == b"1", "it has no say until it knows"
+    owner.missing([("owner", 1)])  # as its watch tells it
+    assert owner.renew().lease_number == 2
+    write(owner, 2)
+    owner.end(("other", 1), by=1)  # asked for before it knew
+    assert not other.missing([("other", 1)])
+
+
+def test_of_two_that_end_each_others_leases_one_is_left(etcd: LocalEtcd, open_at: Open) -> None:
+    first, second = open_at(etcd, "first", lease_s=60), open_at(etcd, "second", lease_s=60)
+    first.end(("second", 1), by=1)
+    second.end(("first", 1), by=1)
+    assert first.missing([("first", 1), ("second", 1)]) == {("second", 1)}
+
+
+def test_who_has_no_lease_writes_no_first_record(etcd: LocalEtcd, open_at: Open) -> None:
+    late, other = open_at(etcd, "late", lease_s=60), open_at(etcd, "other", lease_s=60)
+    other.end(("late", 1), by=1)
+    assert late.create(1, b"mine") is None
+    assert other.latest() is None
+
+
 def test_many_leases_are_looked_up(etcd: LocalEtcd, open_at: Open) -> None:
     store = open_at(etcd, "here")
     leases = [(f"n{number}", 1) for number in range(250)]
