@@ -103,8 +103,8 @@ class EtcdSettings(RendezvousSettings):
         default=20,
         ge=1,
         le=3600,
-        description="a host that is dead or cut off is left behind after so long, and an etcd that is away for up to "
-        "about two thirds of it is not noticed by the workers; etcd grants 2 s at least, with its default timing",
+        description="an etcd that is away for up to about two thirds of it is not noticed by the workers, and a silent "
+        "host is left behind after so long at the latest; etcd grants 2 s at least, with its default timing",
     )
     protocol: Literal["http", "https"] = "http"
     ca_cert: str | None = Field(default=None, description="file of the authorities that etcd's certificate is from")
