@@ -235,6 +235,11 @@ class SharedRecord:
 
     def _visit_absent(self, replica: Replica) -> None:
         record = self._standing.record
+        if self._visit_at is not None and self._now < self._visit_at:
+            return
+        if not self._election.leadership.absent and not replica.missing:
+            self._visit_at = None  # most observations
+            return
         absent = [m for m in self._election.leadership.absent if not self._election.gone(m.node)]
         if record is not None and (missing := replica.missing):
             absent += [m for m in record.members if m.node in missing and m.node != self._node]
@@ -242,7 +247,7 @@ class SharedRecord:
             self._visit_at = None
         elif self._visit_at is None:
             self._visit_at, self._visit_s = self._now + VISIT_S, VISIT_S
-        elif self._now >= self._visit_at:
+        else:
             self._visit_s = min(2 * self._visit_s, self._interval_s)
             self._visit_at = self._now + self._visit_s
             for member in absent:

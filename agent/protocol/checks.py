@@ -15,6 +15,7 @@ all that agents write, and close enough for every number to fit where it goes:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from softrun.agent.errors import ProtocolError
@@ -134,20 +135,20 @@ def _of_members(members: tuple[Member, ...]) -> Iterator[str]:
     nodes: set[str] = set()
     checked: set[int] = set()  # what equal members have in common was read as one object
     for member in members:
-        yield from _of_member(member, checked)
+        if any(_of_member(member, "", checked)):  # seldom: so nobody is named before it is needed
+            yield from _of_member(member, f" of member {_shown(member.node)}", set())
         if member.node in nodes:
             yield f"member {_shown(member.node)} is there twice"
         nodes.add(member.node)
 
 
-def _of_member(member: Member, checked: set[int]) -> Iterator[str]:
+def _of_member(member: Member, whose: str, checked: set[int]) -> Iterator[str]:
     yield from _name("node", member.node)
-    whose = f"of member {_shown(member.node)}"
-    yield from _of_address(f"address {whose}", Address(member.host, member.port))
-    yield from _optional_name(f"role {whose}", member.role)
-    yield from _number(f"incarnation {whose}", member.incarnation)
-    yield from _number(f"lease_number {whose}", member.lease_number)
-    yield from _number(f"preferred_rank {whose}", member.preferred_rank)
+    yield from _of_address(f"address{whose}", member)
+    yield from _optional_name(f"role{whose}", member.role)
+    yield from _number(f"incarnation{whose}", member.incarnation)
+    yield from _number(f"lease_number{whose}", member.lease_number)
+    yield from _number(f"preferred_rank{whose}", member.preferred_rank)
     if id(member.workers) not in checked:
         yield from _of_workers(whose, member.workers)
         checked.add(id(member.workers))
@@ -155,13 +156,13 @@ def _of_member(member: Member, checked: set[int]) -> Iterator[str]:
 
 def _of_workers(whose: str, workers: tuple[Worker, ...]) -> Iterator[str]:
     for worker in workers:
-        yield from _number(f"incarnation of a worker {whose}", worker.incarnation)
-    yield from _local_ranks(f"local ranks {whose}", tuple(worker.local_rank for worker in workers))
+        yield from _number(f"incarnation of a worker{whose}", worker.incarnation)
+    yield from _local_ranks(f"local ranks{whose}", tuple(worker.local_rank for worker in workers))
 
 
 def _of_report(report: Report) -> Iterator[str]:
     yield from _of_fields(report)
-    yield from _of_member(report.member, set())
+    yield from _of_members((report.member,))
     yield from _local_ranks("done", report.done)
     yield from _of_request("barrier_request", report.barrier_request)
     yield from _of_fault(report.fault)
@@ -216,13 +217,14 @@ def _of_fault(fault: WorkerFault | None) -> Iterator[str]:
         yield from _number("rank of fault", rank)
 
 
-def _of_address(name: str, address: Address) -> Iterator[str]:
+def _of_address(name: str, address: Address | Member) -> Iterator[str]:
     if not is_host(address.host):
         yield f"{name} has host {_shown(address.host)}, which is no name or address of a host"
     if not 1 <= address.port <= 65535:
         yield f"{name} has port {_counted(address.port)}, which is not from 1 to 65535"
 
 
+@lru_cache(maxsize=1 << 14)
 def is_host(host: str) -> bool:
     """Return whether a name service can be asked for this name, or whether it may be an address."""
     if not host or len(host) > LONGEST_HOST or not host.isprintable() or " " in host:
