@@ -6,13 +6,12 @@ How engines get on with each other is the business of the scenarios and of the s
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
-from values import JOB, member, opened, sealed
+from one_engine import Agent, looked, paused, shown, signals, spawned, working
+from values import member, opened, sealed
 
-from softrun.agent.core.engine import SILENCE_S, Engine
-from softrun.agent.core.engine_config import EngineConfig
+from softrun.agent.core.engine import SILENCE_S
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.core.stages import Stage
 from softrun.agent.core.worker_health import BLAME_S, OBEY_S
@@ -20,233 +19,14 @@ from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, SIGTERM
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import (
-    Accept,
-    Accepted,
-    Address,
-    Hello,
-    NodeIntent,
-    Record,
-    Report,
     Round,
     Worker,
 )
-from softrun.policies import WorkerFailure, load_policy
-from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus
+from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
 
 SOFT = ProgressLimits(soft=2.0, hard=4.0, grace=0.2)
 HARD_ONLY = ProgressLimits(hard=3.0)
 UNLIMITED = ProgressLimits()
-T = TypeVar("T")
-
-
-class Agent:
-    """An engine, its clock, and the newest of what it has said and done."""
-
-    def __init__(
-        self,
-        workers: int = 1,
-        policy: str = "soft",
-        failure: str = "no-replace",
-        restarts: int = 3,
-        endpoints: tuple[Address, ...] = (),
-        tolerance_s: float = 1e6,  # what does not answer here is mostly not the matter
-    ) -> None:
-        job = replace(JOB, restart_policy=policy, worker_failure=failure)
-        config = EngineConfig(
-            job,
-            "a",
-            "host-a",
-            7000,
-            "trainer",
-            workers,
-            restarts,
-            endpoints=endpoints,
-            beat_tolerance_s=tolerance_s,
-            grace_s=2.0,
-        )
-        self.job = job
-        self.now = 0.0
-        self.engine = Engine(config, load_policy(policy, WorkerFailure(failure)), 0.0)
-        self.effects: list[do.Effect] = []
-        self.report: Report | None = None
-
-    def see(self, *seen: saw.Observation) -> list[do.Effect]:
-        self.effects = [effect for one in seen for effect in self.engine.observe(one, self.now)]
-        for effect in self.effects:
-            if isinstance(effect, do.Say) and isinstance(effect.message, Report):
-                self.report = effect.message
-        return self.effects
-
-    def record(self, round_: Round) -> list[do.Effect]:
-        return self.see(saw.RecordSeen(replace(round_, settings=self.job)))
-
-    def say(self, local_rank: int = 0, applied: int = 1, launch: int = 1, **status: object) -> list[do.Effect]:
-        said = WorkerStatus.model_validate({"ready": True, "applied": applied, **status})
-        return self.see(saw.WorkerSaid(local_rank, launch, said))
-
-    def go_on(self, until: float) -> list[do.Effect]:
-        """Tick whenever the engine wants to; returns all that it did."""
-        effects: list[do.Effect] = []
-        while (due := self.engine.deadline()) is not None and due <= until:
-            self.now = due
-            effects += self.see(saw.Tick())
-        self.now = until
-        return effects + self.see(saw.Tick())
-
-    def progress(self, at: float, *local_ranks: int, stopped: bool = False) -> list[do.Effect]:
-        """Of these workers, and of those that are then looked at as well."""
-        effects = self.see(*(saw.ProgressSeen(local_rank, 1, at, stopped) for local_rank in local_ranks or (0,)))
-        again = [effect.local_rank for effect in effects if isinstance(effect, do.LookAtProgress)]
-        return effects + (self.progress(at, *again, stopped=stopped) if again else [])
-
-    def workers(self) -> tuple[Worker, ...]:
-        assert self.report is not None
-        return self.report.member.workers
-
-    def fault(self) -> WorkerFault | None:
-        assert self.report is not None
-        return self.report.fault
-
-
-def working(workers: int = 1, limits: ProgressLimits | None = None, **job: str) -> Agent:
-    """In a world with b, of which the workers have obeyed the first event."""
-    agent = Agent(workers, **job)
-    agent.record(sealed(member("a", workers=workers), member("b", workers=workers)))
-    for local_rank in range(workers):
-        agent.say(local_rank, limits=limits)
-    return agent
-
-
-def looked(effects: list[do.Effect]) -> list[int]:
-    return [e.local_rank for e in effects if isinstance(e, do.LookAtProgress)]
-
-
-def shown(effects: list[do.Effect]) -> list[int]:
-    return [e.local_rank for e in effects if isinstance(e, do.ShowStacks)]
-
-
-def paused(effects: list[do.Effect]) -> list[int]:
-    return [e.local_rank for e in effects if isinstance(e, do.Tell) and e.state is WorkerState.PAUSED]
-
-
-def signals(effects: list[do.Effect]) -> list[tuple[int, int]]:
-    return [(e.local_rank, e.signum) for e in effects if isinstance(e, do.SignalWorker)]
-
-
-def spawned(effects: list[do.Effect]) -> list[tuple[int, WorkerState]]:
-    return [(tell.local_rank, tell.state) for e in effects if isinstance(e, do.Spawn) for tell in e.tell]
-
-
-def sought(effects: list[do.Effect]) -> list[Address]:
-    return [e.endpoint for e in effects if isinstance(e, do.Seek)]
-
-
-def said(effects: list[do.Effect], kind: type[T]) -> list[tuple[str | None, T]]:
-    return [(e.node, e.message) for e in effects if isinstance(e, do.Say) and isinstance(e.message, kind)]
-
-
-# --- the job, which no store keeps
-
-
-ONE, TWO = Address("host1", 29400), Address("host2", 29400)
-
-
-def test_it_looks_at_every_endpoint_and_founds_the_job_where_it_may() -> None:
-    agent = Agent(endpoints=(ONE, TWO))
-    effects = agent.see(saw.Tick())
-    assert sought(effects) == [ONE, TWO]
-    agent.see(saw.Listening(TWO))
-    assert agent.engine.record is None
-    agent.see(saw.NotFound(ONE))
-    assert agent.engine.record is not None
-    assert [m.node for m in agent.engine.record.members] == ["a"]
-
-
-def test_it_asks_whoever_it_finds_and_takes_the_record_that_is_shown() -> None:
-    agent = Agent(endpoints=(ONE,))
-    agent.see(saw.Tick())
-    ((node, hello),) = said(agent.see(saw.Found(ONE, "b")), Hello)
-    assert (node, hello.version, hello.lineage) == ("b", 0, "")
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
-    effects = agent.see(saw.Heard("b", Record(shown, stands=True)))
-    assert agent.engine.record == shown
-    assert agent.report is not None
-    assert agent.report.lineage == "b@1"
-    assert [hello.lineage for _, hello in said(effects, Hello)] == ["b@1"], "it asks to join that job, on that link"
-
-
-def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
-    agent = Agent(endpoints=(ONE,))
-    effects = agent.see(saw.Tick())
-    while (due := agent.engine.deadline()) is not None:
-        agent.now = due
-        effects = agent.see(saw.Tick(), *(saw.NotFound(endpoint) for endpoint in sought(effects)))
-    (end,) = (e for e in effects if isinstance(e, do.End))
-    assert end.result.outcome is do.Outcome.STORE_LOST
-    assert end.result.reason.startswith("no agent of this job answers at host1:29400 after 60 s")
-    assert agent.now == 60.0
-
-
-def meeting(tolerance_s: float = 3.0) -> Agent:
-    """It leads a world with b and c, without a store, and has heard both."""
-    agent = Agent(endpoints=(ONE,), tolerance_s=tolerance_s)
-    world = sealed(*(member(node) for node in "abc"))
-    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="a@1"), stands=True)))
-    agent.see(saw.WorkerStoreOpened(5000))
-    for node in "bc":
-        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage="a@1"), 2, "a@1")))
-    agent.say()
-    return agent
-
-
-def test_in_too_small_a_part_of_its_world_it_waits_with_its_workers_paused() -> None:
-    agent = meeting()
-    assert agent.engine.stage is Stage.WORKING
-    effects = agent.go_on(5.0)
-    assert paused(effects) == [0]
-    assert agent.engine.is_cut_off
-    assert any("2 of 3 nodes cannot be reached" in e.text for e in effects if isinstance(e, do.Note))
-    assert not said(effects, Accept)
-    assert {e.host for e in sought(effects)} >= {"host-b", "host-c"}, "it looks for them"
-
-
-def test_with_the_greater_part_it_goes_on() -> None:
-    agent = meeting()
-    effects: list[do.Effect] = []
-    for second in range(1, 6):
-        effects += agent.go_on(float(second))
-        effects += agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, lineage="a@1", sequence=second)))
-    ((_, asked),) = said(effects, Accept)
-    assert [m.node for m in asked.round.members] == ["a", "b"]
-    assert not agent.engine.is_cut_off
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
-    assert agent.engine.record == asked.round
-
-
-@pytest.mark.parametrize(
-    ("answer", "dead"),
-    [
-        (saw.NotFound(Address("host-c", 7000), refused=True), True),
-        (saw.Found(Address("host-c", 7000), "x"), True),
-        (saw.NotFound(Address("host-c", 7000)), False),
-        (saw.Found(Address("host-c", 7000), "c"), False),
-    ],
-    ids=["refused", "another", "no answer", "itself"],
-)
-def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
-    answer: saw.Observation, dead: bool
-) -> None:
-    """It does not answer, and the others need not wait until it has been silent for long."""
-    agent = meeting()
-    before = agent.engine.record
-    away = Report(member("b"), NodeIntent.AWAY, lineage="a@1", sequence=1)
-    ((_, asked),) = said(agent.see(saw.Heard("b", away)), Accept)
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
-    agent.see(saw.LinkDown("c", gone=False))
-    assert agent.engine.record == before
-    assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
-    agent.see(answer)
-    assert agent.engine.record == (asked.round if dead else before)
 
 
 # --- words
