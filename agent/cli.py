@@ -115,6 +115,8 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
     args.shutdown_timeout = 0  # LaunchConfig refuses a wrong one by its flag, or by its variable
     if args.rdzv_backend in OWN_BACKENDS:
         args.node_rank = 0  # all of our backends use it, below; torch would warn that it is ignored
+    if args.rdzv_backend != "static":
+        del args.master_addr  # torch would warn that it is ignored, even if it was not given
     try:
         streams = _streams_of_many_ranks(args)
         if streams:

