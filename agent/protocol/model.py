@@ -90,8 +90,8 @@ class Report:
     ends: bool = False  # its agent ends now, and has no say in the next record any more
     leaving: bool = False  # it wants to leave, and works until the others can do without it
     never_came: int = 0  # the last world in which a worker exited 0 without ever asking for a world; 0: none
-    asks: bool = False  # its workers ask for their worlds; a change of this field only is not sent
-    told: int = 0  # the last world that its workers were told of; likewise
+    asks: bool = False  # its workers ask for their worlds, and so stop by themselves if their agent is not heard
+    told: int = 0  # the last world that its workers were told of; a change of this field only is not sent
     yields: int = 0  # the version of the record whose next world it cannot be in, so others lead first; 0: none
     barrier_answer: BarrierAnswer | None = None  # after which steps its workers wait, at the leader's request
     # Only a leader sets these:

@@ -303,7 +303,7 @@ class Election:
             return []
         before, self._said = self._said, own
         self.leadership.hear(own)
-        if before is not None and own == replace(before, asks=own.asks, told=own.told, sequence=own.sequence):
+        if before is not None and own == replace(before, told=own.told, sequence=own.sequence):
             return []
         to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
         return [*to_leader, do.Say(None, own)]

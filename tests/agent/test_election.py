@@ -56,11 +56,11 @@ def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
     assert leader(ready(A, yields=WORLD.version - 1)) == "a"
 
 
-def test_that_its_workers_ask_or_were_told_of_a_world_is_told_to_nobody_by_itself() -> None:
+def test_that_its_workers_were_told_of_a_world_is_told_to_nobody_by_itself() -> None:
     election, own = Election("c", 1.0, 5.0, TIMEOUTS, 0.0), ready(C)
     assert election.tell(own)
-    assert election.tell(replace(own, asks=True, told=1, sequence=2)) == []
-    (say,) = election.tell(replace(own, asks=True, sequence=3, never_came=1))
+    assert election.tell(replace(own, told=1, sequence=2)) == []
+    (say,) = election.tell(replace(own, asks=True, told=1, sequence=3))
     assert isinstance(say, do.Say)
 
 
