@@ -398,7 +398,7 @@ def ends_leases_too_early() -> list[Patch]:
 
 WITNESS_MUTANTS = (
     Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
-    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",), near=0),
+    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",), near=950),
 )
 """For jobs that have one (`test_witness`)."""
 
@@ -411,9 +411,9 @@ MUTANTS = (
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
     Mutant("decides_without_the_voters", decides_without_the_voters, ("OneHistory",)),
     Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
-    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=2100),
+    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=100),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
-    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=400),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=700),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant(
         "seals_with_unheard_members",
