@@ -266,16 +266,25 @@ def test_of_two_hosts_the_second_waits_for_the_first(
 
 
 @ANY_STORE
+def test_a_poor_network(job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, etcd: bool) -> None:
+    """One frame in fifty is lost, and an answer takes 40 ms: the job goes on."""
+    job_ = job("abc", etcd=etcd)
+    everybody = job_.workers("abc")
+    at = network.worsen(drop=0.02, delay_s=0.02)
+    lasted(cluster, at, LASTING_S)
+    assert pids(cluster.wait_for_steps(3, after=at + LASTING_S / 2, timeout_s=SOON_S), 3) == everybody
+    no_two_worlds(cluster.steps())
+
+
+@ANY_STORE
 def test_a_bad_network(job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster, etcd: bool) -> None:
-    """A fifth of all frames is lost, and an answer takes 0.4 s: nothing is lost for good."""
+    """A fifth of all frames is lost, and an answer takes 0.4 s. Workers may pause for as long as TCP is stuck, but
+    nothing is lost for good."""
     job_ = job("abc", etcd=etcd)
     everybody = job_.workers("abc")
     at = network.worsen(drop=0.2, delay_s=0.2)
     lasted(cluster, at, BAD_S)
     until = network.heal()
-    made = [s for s in cluster.steps() if at + BAD_S / 2 < s.mono < until]
-    if etcd:
-        assert made, "the job goes on, if not all of it all the time"
     grown = cluster.wait_for_steps(3, after=until, timeout_s=SOON_S)
     assert pids(grown, 3) == everybody
     no_two_worlds(cluster.steps())
