@@ -54,6 +54,7 @@ def _run(request: Request) -> int:
     quieten_torch()
     from softrun.agent.errors import SoftrunError
     from softrun.agent.launch import LaunchConfig, RestartPolicy, launch_agent
+    from softrun.agent.protocol.model import Address
     from softrun.agent.torch_elastic.elastic import ChildFailedError
     from softrun.agent.trim_memory import give_back_memory
     from softrun.agent.workers.adopted import Adoption
@@ -64,7 +65,7 @@ def _run(request: Request) -> int:
         max_nodes=request.world_size,
         nproc_per_node=1,
         run_id=request.job,
-        rdzv_endpoint=f"[{request.host}]:{request.port}" if ":" in request.host else f"{request.host}:{request.port}",
+        rdzv_endpoint=str(Address(request.host, request.port)),
         rdzv_configs={
             "is_host": request.rank == 0,
             "rank": request.rank,

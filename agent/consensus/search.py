@@ -142,10 +142,9 @@ class Search:
 
     def failure(self, searched_s: float) -> str:
         """Say that no job was found in `searched_s` seconds, and what to do."""
-        names = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._endpoints)
+        names = ", ".join(map(str, self._endpoints))
         for endpoint, stranger in sorted(self.strangers.items()):
-            where = f"{endpoint.host}:{endpoint.port}"
-            return f"{stranger} answers at {where}: end it there, or choose another --rdzv_endpoint"
+            return f"{stranger} answers at {endpoint}: end it there, or choose another --rdzv_endpoint"
         return (
             f"no agent of this job answers at {names} after {searched_s:g} s: start the agent of that host, or correct "
             "--rdzv_endpoint"

@@ -183,4 +183,4 @@ class WitnessLink:
 
     @property
     def _where(self) -> str:
-        return f"{self.address.host}:{self.address.port}" if self.address is not None else "no address"
+        return str(self.address or "no address")

@@ -40,4 +40,4 @@ def _flags(settings: JobSettings) -> str:
 
 
 def _witness(witness: Address) -> str:
-    return f" and has the witness {witness.host}:{witness.port}"
+    return f" and has the witness {witness}"

@@ -107,6 +107,10 @@ class Address:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """As --rdzv_endpoint takes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:

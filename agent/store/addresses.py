@@ -22,7 +22,10 @@ DEFAULT_PORT = 29400
 
 def parse_endpoints(endpoints: str) -> tuple[Address, ...]:
     """Return the places that a comma-separated list names, each as `parse_endpoint` reads it. Raises UsageError."""
-    return tuple(dict.fromkeys(Address(*parse_endpoint(each)) for each in endpoints.split(",")))
+    listed = endpoints.split(",")
+    if len(listed) > 1 and not all(each.strip() for each in listed):
+        raise UsageError(f"--rdzv_endpoint {endpoints!r} has an empty place: give HOST:PORT,HOST:PORT,…")
+    return tuple(dict.fromkeys(Address(*parse_endpoint(each)) for each in listed))
 
 
 def parse_endpoint(endpoint: str, flag: str = "--rdzv_endpoint") -> tuple[str, int]:

@@ -19,7 +19,6 @@ import logging
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -34,10 +33,9 @@ from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
 from softrun.runtime.groups.held_groups import hold, make_room
 from softrun.runtime.groups.sockets import Address
-from softrun.runtime.groups.stores import underlying_store
+from softrun.runtime.groups.stores import connect, underlying_store
 
 NOTE_S = 1.0
-CONNECT = timedelta(seconds=2)
 MOST_RETIRED = 32
 """How many groups of earlier worlds are still known if they are used again."""
 
@@ -280,7 +278,7 @@ def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Ite
     return noting
 
 
-def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any]:
+def _connecting_aside(create_store: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap _create_c10d_store, which tries for half an hour to reach a store that is gone; nothing ends that."""
     signature = inspect.signature(create_store)
 
@@ -289,19 +287,15 @@ def _connecting_in_pieces(create_store: Callable[..., Any]) -> Callable[..., Any
         timeout: timedelta | None = asked.get("timeout")
         if timeout is None or not _agent_serves(asked.get("hostname"), asked.get("port")):
             return create_store(*args, **options)
-        deadline = time.monotonic() + timeout.total_seconds()
-        while True:
-            check_world()
+
+        def create(attempt: timedelta) -> Any:
             given = signature.bind(*args, **options)
-            given.arguments["timeout"] = min(timeout, CONNECT)
-            try:
-                store = create_store(*given.args, **given.kwargs)
-            except RuntimeError:  # includes torch's errors for a store that cannot be reached
-                if time.monotonic() >= deadline:
-                    raise
-            else:
-                store.set_timeout(timeout)
-                return store
+            given.arguments["timeout"] = attempt
+            store = create_store(*given.args, **given.kwargs)
+            store.set_timeout(timeout)
+            return store
+
+        return connect(create, timeout, check_world)
 
     return connecting
 
@@ -349,7 +343,7 @@ def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "_new_process_group_helper": _noting_group,
     "rendezvous": _noting_store,
-    "_create_c10d_store": _connecting_in_pieces,
+    "_create_c10d_store": _connecting_aside,
     "split_group": _noting_split,
     "_register_pg_in_world": _noting_registration,
 }

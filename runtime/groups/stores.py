@@ -1,4 +1,4 @@
-"""torch's TCPStore, as far as its text representation describes it."""
+"""torch's TCPStore: connecting to one, and what its text representation tells of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import contextlib
 import os
 import re
 import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from datetime import timedelta
 from typing import Any
+
+from softrun.runtime.groups import native
+
+ATTEMPT = timedelta(seconds=2)
+"""torch's client takes up to three times as long to say that nobody answers."""
+LOOK_S = 0.01
+"""How often somebody who waits for a connection looks whether it is still wanted."""
 
 _SOCKET = re.compile(r"client=TCPClient\(SocketImpl\(fd=(\d+),")
 
@@ -35,3 +47,37 @@ def disconnect(store: Any) -> None:
     if descriptor is not None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             connection.shutdown(socket.SHUT_RDWR)
+
+
+def connect(create: Callable[[timedelta], Any], timeout: timedelta, check: Callable[[], None]) -> Any:
+    """Return the client that `create` makes; it is told how long one attempt to connect may take.
+
+    Nothing ends an attempt of torch's client, so another thread makes them, until the timeout. `check` is called all
+    the while: if it raises, nobody waits any longer, and the thread ends with its attempt.
+    """
+    client: Future[Any] = Future()
+    given_up = threading.Event()
+    deadline = time.monotonic() + timeout.total_seconds()
+
+    def attempts() -> None:
+        while not given_up.is_set():
+            try:
+                client.set_result(create(min(timeout, ATTEMPT)))
+                return
+            except Exception as error:
+                nobody_answers = isinstance(error, RuntimeError)
+                if not nobody_answers or time.monotonic() >= deadline:
+                    client.set_exception(error)
+                    return
+
+    check()
+    thread = native.start(attempts, "softrun-connects", recall=given_up.set)
+    try:
+        while not client.done():
+            wait([client], LOOK_S)
+            check()
+            if not client.done() and not thread.is_alive():
+                raise ConnectionError("this process ends, and connects to nothing any more")
+    finally:
+        given_up.set()
+    return client.result()

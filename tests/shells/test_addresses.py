@@ -61,3 +61,9 @@ def test_several_endpoints_are_in_the_users_order_and_each_of_them_once() -> Non
 def test_one_wrong_endpoint_of_several_is_named() -> None:
     with pytest.raises(UsageError, match="'b:x' is not HOST:PORT"):
         parse_endpoints("a:1,b:x")
+
+
+@pytest.mark.parametrize("endpoints", ["a:1,", ",a:1", "a:1, ,b:1", ","])
+def test_a_list_with_an_empty_place_is_not_completed_by_this_host(endpoints: str) -> None:
+    with pytest.raises(UsageError, match="empty place"):
+        parse_endpoints(endpoints)
