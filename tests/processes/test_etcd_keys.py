@@ -34,9 +34,9 @@ def test_a_node_whose_key_is_removed_comes_back_within_a_renewal(
         etcd.ctl("put", f"softrun/robbed/{name}", "x")
         etcd.ctl("del", f"softrun/robbed/{name}")
     for key in etcd.ctl("get", "softrun/robbed/members/", "--prefix", "--keys-only").split():
+        last = cluster.steps()[-1].round
         etcd.ctl("del", key)
         at = time.monotonic()
-        last = cluster.steps()[-1].round
         cluster.wait_for("the next world of all", partial(all_step_after, cluster, last))
         assert time.monotonic() - at < LEASE_S
     for node in nodes:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from simulation.adversity import Adversity
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
@@ -72,6 +73,7 @@ class Plan:
     places: int
     limits: ProgressLimits | None
     dies_building: float
+    is_adverse: bool
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -114,6 +116,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         places=3 if seed % 3 == 0 else 1,
         limits=LIMITS[seed % len(LIMITS)],
         dies_building=(0.1, 0.5)[seed // 7 % 2] if seed % 7 == 0 and policy == "soft" else 0.0,
+        is_adverse=seed % 6 == 4,
     )
 
 
@@ -161,6 +164,9 @@ class Life:
         self._born = 0
         self._breaking = True
         self._misfortunes: Misfortunes | None = None
+        self._adversity: Adversity | None = None
+        if self.plan.is_adverse:
+            self._adversity = Adversity(seed, self.cluster, self.plan.fault_every_s, self.plan.patience_s())
         if self.plan.job.witness is not None:
             every_s, patience_s = self.plan.fault_every_s, self.plan.patience_s()
             self._misfortunes = Misfortunes(seed, self.cluster.witnesses, self.cluster, every_s, patience_s)
@@ -173,7 +179,7 @@ class Life:
         config = EngineConfig(
             job=p.job,
             node=name,
-            host=f"host-{name}",
+            host=f"host-{name}" if self._adversity is None else self._adversity.host(f"host-{name}"),
             port=7000,
             role="trainer" if self.rng.random() < 0.8 else "reader",
             local_world_size=p.workers,
@@ -188,7 +194,8 @@ class Life:
             close_timeout_s=5.0,
         )
         policy = load_policy(p.job.restart_policy, WorkerFailure(p.job.worker_failure))
-        return self.cluster.start(config, policy, offset=self.rng.uniform(0, 1000))
+        rate = 1.0 if self._adversity is None else self._adversity.rate()
+        return self.cluster.start(config, policy, offset=self.rng.uniform(0, 1000), rate=rate)
 
     def up(self) -> list[Node]:
         return [node for node in self.cluster.nodes.values() if node.alive]
@@ -233,6 +240,8 @@ class Life:
         self.cluster.network.heal(break_odds=0.5)
         if self._misfortunes is not None:
             self._misfortunes.heal()
+        if self._adversity is not None:
+            self._adversity.heal()
         if isinstance(self.cluster.store, LeasedStore):
             self.cluster.store.come_back()
         for node in self.up():

@@ -63,6 +63,7 @@ class Node:
     engine: Engine
     offset: float
     born: float
+    rate: float = 1.0  # how fast its clock goes
     woke: float = 0.0
     heard: dict[str, float] = field(default_factory=dict)
     alive: bool = True
@@ -87,6 +88,14 @@ class Node:
     inbound: dict[str, Link] = field(default_factory=dict)
     links: dict[Link, None] = field(default_factory=dict)  # all that it holds an end of, in order
 
+    def clock(self, now: float) -> float:
+        """What its clock shows, `now` by the cluster's."""
+        return now * self.rate + self.offset
+
+    def true_time(self, at: float) -> float:
+        """When its clock shows `at`, by the cluster's."""
+        return (at - self.offset) / self.rate
+
     @property
     def running(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive]
@@ -94,7 +103,7 @@ class Node:
     def holds_workers(self, now: float) -> bool:
         """Whether its workers have stopped by themselves, `now` by the cluster's clock."""
         heeds = self.allowed is not None and not self.never_asks
-        return heeds and 0.0 < self.allowed.leave_at <= now + self.offset
+        return heeds and 0.0 < self.allowed.leave_at <= self.clock(now)
 
     @property
     def never_ready(self) -> bool:
@@ -172,10 +181,13 @@ class Cluster:
 
     # --- agents
 
-    def start(self, config: EngineConfig, policy: RestartPolicyStrategy, offset: float = 0.0) -> Node:
+    def start(
+        self, config: EngineConfig, policy: RestartPolicyStrategy, offset: float = 0.0, rate: float = 1.0
+    ) -> Node:
         if isinstance(self.store, Agreement) and not config.endpoints:
             config = replace(config, endpoints=(ENDPOINT,))
-        node = Node(config.node, config, Engine(config, policy, self.now + offset), offset, born=self.now)
+        engine = Engine(config, policy, self.now * rate + offset)
+        node = Node(config.node, config, engine, offset, born=self.now, rate=rate)
         self.nodes[node.name] = node
         self.network.listen(node)
         for watcher in self.watchers:
@@ -203,11 +215,11 @@ class Cluster:
         if not isinstance(seen, CHATTER):
             for watcher in self.watchers:
                 watcher.observed(node, seen)
-        if gone := self._learns_of(seen):
+        for gone in self._learns_of(seen):
             for watcher in self.watchers:
                 watcher.observed(node, saw.LinkDown(gone, gone=True))
         before = node.engine.record
-        effects = node.engine.observe(seen, self.now + node.offset)
+        effects = node.engine.observe(seen, node.clock(self.now))
         self._compare(node, before, effects)
         for listener in self.listeners:
             listener(node, seen, effects)
@@ -218,15 +230,15 @@ class Cluster:
             self._perform(node, effect)
         self._arm(node)
 
-    def _learns_of(self, seen: saw.Observation) -> str:
-        """The node that this says is gone, other than by a link that is down."""
+    def _learns_of(self, seen: saw.Observation) -> list[str]:
+        """The nodes that this says are gone, other than by a link that is down."""
         match seen:
-            case saw.NotFound(endpoint, refused=True) if (gone := self.network.at(endpoint)) is not None:
-                return gone.name
+            case saw.NotFound(endpoint, refused=True) | saw.Found(endpoint):
+                return [gone.name for gone in self.network.gone_from(endpoint)]
             case saw.Heard(name, Report(ends=True)):
-                return name
+                return [name]
             case _:
-                return ""
+                return []
 
     def _compare(self, node: Node, before: Round | None, effects: list[do.Effect]) -> None:
         """Where the agents keep the record, what they have agreed on shows in them alone."""
@@ -257,7 +269,7 @@ class Cluster:
         due = node.engine.deadline()
         if due is None or not node.alive:
             return
-        at = max(due - node.offset, self.now) + TIMER_LATE_S
+        at = max(node.true_time(due), self.now) + TIMER_LATE_S
         if node.tick_at is None or at < node.tick_at:
             node.tick_at = at
             self.after(at - self.now, self._alarm, node, at)
@@ -277,7 +289,7 @@ class Cluster:
             return
         due = node.engine.deadline()
         # The alarm is set at the earliest time that was ever asked for, which may have moved since.
-        if due is not None and due - node.offset <= self.now:
+        if due is not None and due <= node.clock(self.now):
             node.ticks += 1
             self.observe(node, saw.Tick())
         else:

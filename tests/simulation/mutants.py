@@ -13,6 +13,7 @@ from typing import Any
 
 from softrun.agent.consensus import replica
 from softrun.agent.consensus.replica import Replica
+from softrun.agent.consensus.touch import Touch
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.lease_clock import LeaseClock
@@ -25,6 +26,7 @@ from softrun.agent.protocol.model import (
     Address,
     Agreement,
     BarrierAnswer,
+    Beat,
     JobSettings,
     Member,
     NodeIntent,
@@ -315,6 +317,16 @@ def misses_nobody_who_never_asked() -> list[Patch]:
     return [(decisions, "_broken", wrong)]
 
 
+def takes_hearing_for_being_heard() -> list[Patch]:
+    """A lease counts from when it arrives, rather than from the beat that it answers."""
+
+    def wrong(self: Touch, node: str, beat: Beat, now: float) -> bool:
+        return right(self, node, replace(beat, echo=now if beat.echo else 0.0), now)
+
+    right = Touch.heard
+    return [(Touch, "heard", wrong)]
+
+
 # --- of the agreement on the record
 
 
@@ -405,6 +417,7 @@ WITNESS_MUTANTS = (
 MUTANTS = (
     Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
     Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",), 150),
+    Mutant("takes_hearing_for_being_heard", takes_hearing_for_being_heard, ("NobodyMeetsTheReplaced",), near=190),
     Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=1200),
     Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress"), near=420),
     Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),

@@ -46,23 +46,33 @@ class Network:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._addresses: dict[Address, Node] = {}
+        self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
+        self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
 
     def listen(self, node: Node) -> None:
-        self._addresses[Address(node.config.host, node.config.port)] = node
+        self._addresses.setdefault(Address(node.config.host, node.config.port), []).append(node)
 
-    def at(self, address: Address) -> Node | None:
-        """The node whose agent listens, or did, at this address."""
-        return self._addresses.get(address)
+    def gone_from(self, address: Address) -> list[Node]:
+        """The nodes whose agents listened at this address, and have ended."""
+        return [node for node in self._addresses.get(address, []) if not node.alive]
+
+    def _at(self, address: Address) -> Node | None:
+        """The node whose agent listens, or did last, at this address."""
+        return self._addresses[address][-1] if address in self._addresses else self._holders.get(address)
 
     def split(self, side: dict[str, int]) -> None:
         """Cut the network: nodes with different numbers do not reach each other."""
         for name, number in side.items():
             self._cluster.nodes[name].side = number
 
+    def cut_way(self, sender: str, receiver: str) -> None:
+        """Nothing passes from one node to another; what the other sends still arrives."""
+        self._cut.add((sender, receiver))
+
     def heal(self, break_odds: float = 0.0) -> None:
         """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
+        self._cut.clear()
         everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
         for node in everybody:
             node.side = 0
@@ -86,30 +96,46 @@ class Network:
                 other = link.other(node)
                 self._send(link, other, partial(self._link_down, link, other, True), self._cluster.timing.notice)
 
-    def reachable(self, a: Node, b: Node) -> bool:
-        return a.side == b.side
+    def _passes(self, sender: Node, receiver: Node) -> bool:
+        return sender.side == receiver.side and (sender.name, receiver.name) not in self._cut
+
+    def _reachable(self, a: Node, b: Node) -> bool:
+        """Whether the two can begin a connection, which takes both ways."""
+        return self._passes(a, b) and self._passes(b, a)
 
     def dial(self, node: Node, member: Member) -> None:
-        target = self._addresses[Address(member.host, member.port)]
-        self._drop(node, node.dialled.pop(target.name, None))
+        target = self._at(Address(member.host, member.port))
+        if target is None:
+            raise AssertionError(f"nobody ever listened at the address of {member.node}")
+        self._drop(node, node.dialled.pop(member.node, None))
+        if target.name != member.node:
+            self._dial_another(node, member, target)
+            return
         link = Link(node, target, ends={node.name})
         node.dialled[target.name] = link
         node.links[link] = None
         self._cluster.after(self._cluster.draw(self._cluster.timing.connect), self._connect, link)
+
+    def _dial_another(self, node: Node, member: Member, target: Node) -> None:
+        """Somebody else has the address of the member now, and cannot prove to be the member."""
+        answers = self._reachable(node, target) and not target.dark
+        delay = self._cluster.draw(self._cluster.timing.connect if answers else self._cluster.timing.give_up)
+        down = saw.LinkDown(member.node, gone=answers and not target.alive)
+        self._cluster.after(delay, self._cluster.deliver, node, down)
 
     def seek(self, node: Node, seek: do.Seek) -> None:
         self._cluster.after(self._cluster.draw(self._cluster.timing.connect), self._seek, node, seek)
 
     def _seek(self, node: Node, seek: do.Seek) -> None:
         endpoint = seek.endpoint
-        target = self._addresses.get(endpoint) or self._holders.get(endpoint)
+        target = self._at(endpoint)
         taken = target is not None and target.alive
         if seek.listens and not taken and node.alive and endpoint.host in (HERE, node.config.host):
             self._holders[endpoint] = node
             self._cluster.deliver(node, saw.Listening(endpoint))
-        elif target is None or (not (target.alive or target.dark) and self.reachable(node, target)):
+        elif target is None or (not (target.alive or target.dark) and self._reachable(node, target)):
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=True))
-        elif target.dark or target.stalled or not self.reachable(node, target):
+        elif target.dark or target.stalled or not self._reachable(node, target):
             self._cluster.after(seek.give_up_s, self._cluster.deliver, node, saw.NotFound(endpoint))
         else:
             if target is not node and target.name not in node.dialled and node.alive:
@@ -131,7 +157,7 @@ class Network:
         node, target = link.dialer, link.target
         if node.name not in link.ends:
             return
-        if not self.reachable(node, target) or target.dark:
+        if not self._reachable(node, target) or target.dark:
             self._cluster.after(self._cluster.draw(self._cluster.timing.give_up), self._link_down, link, node, False)
         elif not target.alive:
             self._link_down(link, node, True)
@@ -155,7 +181,7 @@ class Network:
                 self._send(link, other, partial(self._hear, link, node, other, data), self._cluster.timing.link)
 
     def _send(self, link: Link, receiver: Node, act: Callable[[], None], delay: Range) -> None:
-        if not self.reachable(link.dialer, link.target):
+        if not self._passes(link.other(receiver), receiver):
             link.held.append((receiver, act))
             return
         at = max(self._cluster.now + self._cluster.draw(delay), link.sent_until.get(receiver.name, 0.0))

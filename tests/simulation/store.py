@@ -293,7 +293,7 @@ class LeasedStore(Store):
         self._renewing.discard(node.name)
         if self.was_in_doubt(node.name):
             self._doubted.add(node.name)
-        self._sure_until[node.name] = renewed.until - node.offset
+        self._sure_until[node.name] = node.true_time(renewed.until)
         self._cluster.deliver(node, renewed)
 
     def _grant(self, node: Node, sent_at: float) -> saw.LeaseRenewed:
@@ -302,7 +302,7 @@ class LeasedStore(Store):
         return self._renewed(node, sent_at, lease_number)
 
     def _renewed(self, node: Node, sent_at: float, lease_number: int) -> saw.LeaseRenewed:
-        return saw.LeaseRenewed(sent_at + node.offset + self.lease_s, lease_number, self.lease_s)
+        return saw.LeaseRenewed(node.clock(sent_at) + self.lease_s, lease_number, self.lease_s)
 
     def _extend(self, name: str, lease_number: int) -> None:
         until = self._cluster.now + self.lease_s

@@ -59,7 +59,7 @@ class Witnesses:
     def observe(self, node: Node, seen: saw.Observation) -> None:
         witness: Witness = node.engine  # type: ignore[assignment]
         before = witness.record
-        effects = witness.observe(seen, self._cluster.now + node.offset)
+        effects = witness.observe(seen, node.clock(self._cluster.now))
         record = witness.record
         if record is not None and record is not before and isinstance(self._cluster.store, Agreement):
             self._cluster.store.adopted(node, record, before)

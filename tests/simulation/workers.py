@@ -163,7 +163,7 @@ class Workers:
         if process.alive and process.launch == launch:
             stopped = process.hung_since if process.hung_since is not None else process.stuck_since
             at = self._cluster.now if stopped is None else stopped
-            seen = saw.ProgressSeen(local_rank, launch, at + node.offset, process.stopped)
+            seen = saw.ProgressSeen(local_rank, launch, node.clock(at), process.stopped)
             self._cluster.after(0.0, self._cluster.deliver, node, seen)
 
     def _obey(self, process: Process, tells: int) -> None:
