@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from softrun.agent.trim_memory import _as_in_their_files
+from softrun.agent.memory import _as_in_their_files
 
 SMAPS = """\
 00400000-00402000 r--p 00000000 fe:00 260386                     /usr/lib/a file.so
@@ -40,7 +40,7 @@ Swap:                  0 kB
 AGENT = """
 import json, pathlib, re
 import torch
-from softrun.agent.trim_memory import give_back_memory
+from softrun.agent.memory import give_back_memory
 
 def of_files():
     return int(re.search(r"RssFile:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
