@@ -143,7 +143,7 @@ def kills(what: str, shape: Shape, count: int, draw: random.Random, etcd: str | 
                 at = job.nodes[number].kill()
             for number in victims:
                 del job.nodes[number]
-            took = job.wait_for("a step of the survivors", partial(gap_now, here, at, len(staying)), PATIENCE_S)
+            took = job.next_step(partial(gap_now, here, at, len(staying)), PATIENCE_S)
             outcome.gaps.append(took)
             while len(job.nodes) < shape.nodes:
                 job.start_node(max(job.nodes) + 1)
@@ -202,7 +202,7 @@ def cuts(shape: Shape, count: int, draw: random.Random, etcd: bool) -> dict[str,
             victim = draw.choice(others) if run % 2 else first
             staying = everybody - set(job.nodes[victim].family())
             at = network.cut(str(victim))
-            took = job.wait_for("a step of the survivors", partial(gap_now, here, at, len(staying)), PATIENCE_S)
+            took = job.next_step(partial(gap_now, here, at, len(staying)), PATIENCE_S)
             outcome.gaps.append(took)
             time.sleep(max(0.0, at + CUT_S - time.monotonic()))
             at = network.heal()

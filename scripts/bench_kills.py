@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
-from measuring import cluster
+from measuring import UNDISTURBED_S, cluster
 
 from local_cluster import LocalCluster, alive, end_in_order_on_sigterm, free_port, recovery, send, softrun_command
 
@@ -76,6 +76,7 @@ def kills(size: int, victims: int, count: int, draw: random.Random) -> Outcome:
             at = time.monotonic()
             for pid in dead:
                 send(pid, SIGKILL)
+            time.sleep(UNDISTURBED_S)
             gap = here.wait_for("the survivors' next sum", partial(gap_now, here, at, survivors), PATIENCE_S)
             round_ = max(step.round for step in here.steps() if step.mono <= at)
             members = here.wait_for("all ranks", partial(all_back, here, round_), PATIENCE_S)

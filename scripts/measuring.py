@@ -13,6 +13,9 @@ from local_cluster import LocalCluster
 given_up = threading.Event()
 """Once it is set, what is measured in other threads waits for nothing any more."""
 
+UNDISTURBED_S = 0.25
+"""After a fault nobody looks for so long: the steps have their own times, and who reads them takes a processor."""
+
 Record = dict[str, object]
 """One raw result, a line of JSON."""
 

@@ -34,7 +34,7 @@ def survivors(kills: int) -> Iterator[Record]:
             victim = job.nodes.pop(sorted(job.nodes)[1])
             staying = members(job.here.steps()) - set(victim.family())
             at = victim.kill()
-            gaps.append(job.wait_for("the survivors' next step", partial(gap_now, job, at), PATIENCE_S))
+            gaps.append(job.next_step(partial(gap_now, job, at), PATIENCE_S))
             job.start_node(NODES.nodes + kill)
             job.wait_for_steps(NODES.all, time.monotonic(), START_TIMEOUT_S)
             same = staying < members(job.here.steps())

@@ -115,5 +115,5 @@ def kill_and_wait(job: Job, number: int) -> tuple[float, int]:
     victim = job.nodes.pop(number)
     staying = members(job.here.steps()) - set(victim.family())
     at = victim.kill()
-    gap_s = job.wait_for("the survivors' next step", lambda: recovery(job.here.steps(), at, staying), PATIENCE_S)
+    gap_s = job.next_step(lambda: recovery(job.here.steps(), at, staying), PATIENCE_S)
     return gap_s, toll(around(job.here.steps(), at, BEFORE_S), staying).repeated

@@ -84,7 +84,7 @@ def survivors_of(job: Job, victim: Node) -> set[int]:
 
 def survivors(job: Job, at: float, staying: Collection[int], patience_s: float) -> Record:
     """`gap_s`, and what the fault took from the survivors beside that time."""
-    gap_s = job.wait_for("the survivors' next step", lambda: gap(job.here.steps(), at, len(staying)), patience_s)
+    gap_s = job.next_step(lambda: gap(job.here.steps(), at, len(staying)), patience_s)
     return {"gap_s": gap_s, **taken(job, at, staying)}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import TypeVar
 
-from measuring import given_up
+from measuring import UNDISTURBED_S, given_up
 
 from local_cluster import LocalCluster, Node, Step, listens, send
 
@@ -118,6 +118,11 @@ class Job(ABC):
 
     def last_node(self) -> Node:
         return self.nodes[max(self.nodes)]
+
+    def next_step(self, gap: Callable[[], float | None], patience_s: float) -> float:
+        """Wait for the survivors' next step after a fault; `gap` measures it by the steps' own times."""
+        time.sleep(UNDISTURBED_S)
+        return self.wait_for("the survivors' next step", gap, patience_s)
 
     def wait_for(self, what: str, figure: Callable[[], _T | None], timeout_s: float) -> _T:
         """Ask for a figure until there is one. Raises DidNotHappenError, also when all launchers have ended."""
