@@ -88,10 +88,19 @@ class Names:
 def place_of(host: str, port: int) -> Place | None:
     """Return where an address is, or None if it is a name."""
     try:
-        version = ipaddress.ip_address(host).version
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    return (socket.AF_INET6 if version == 6 else socket.AF_INET), (host, port)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return socket.AF_INET, (str(address.ipv4_mapped), port)  # nobody can listen at it in its other form
+    return (socket.AF_INET6 if address.version == 6 else socket.AF_INET), (host, port)
+
+
+def _in_short(place: Place) -> Place:
+    """The same place; an IPv4 address that is written as one of IPv6 in its own form."""
+    host, port, *_ = place[1]
+    known = place_of(host, port)
+    return known if known is not None and known[0] != place[0] else place
 
 
 def _ask(questions: SimpleQueue[str | None], answers: _Answers, rope: socket.socket) -> None:
@@ -102,8 +111,8 @@ def _ask(questions: SimpleQueue[str | None], answers: _Answers, rope: socket.soc
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except Exception:  # also what is no name at all: ValueError, UnicodeError
                 found = []
-            places: list[Place] = [(int(family), tuple(address)) for family, _, _, _, address in found]
-            answers.append((host, sorted(places, key=lambda place: place[0] != socket.AF_INET)))
+            places = [_in_short((int(family), tuple(address))) for family, _, _, _, address in found]
+            answers.append((host, sorted(dict.fromkeys(places), key=lambda place: place[0] != socket.AF_INET)))
             try:
                 rope.send(b".")
             except BlockingIOError:

@@ -429,7 +429,12 @@ def resolves(monkeypatch: pytest.MonkeyPatch, *addresses: str, after_s: float = 
         time.sleep(after_s)
         if not addresses:
             raise socket.gaierror(socket.EAI_AGAIN, "no answer")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 0, 0, 0))
+            if ":" in address
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))
+            for address in addresses
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     return asked
@@ -456,6 +461,18 @@ def test_a_slow_name_service_does_not_stop_the_loop(make: Callable[..., End], mo
     assert a.seen.index(LinkUp("b")) < a.seen.index(LinkUp("c")), "an address waits for no name"
     assert longest < 0.4
     assert asked == ["slow-name"], "two that want the same name wait for one answer"
+
+
+def test_an_ipv4_address_in_the_form_of_ipv6_is_listened_at_once(
+    make: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of /etc/hosts for ::ffff:127.0.0.1 spares torch's stores a look-up. Nobody can listen at it in that form,
+    beside IPv6."""
+    resolves(monkeypatch, "::ffff:127.0.0.1", "127.0.0.1")
+    a, endpoint = make("a"), Address("localhost", free_port())
+    seek(a, endpoint)
+    assert outcome(a) == Listening(endpoint)
+    assert [sock.getsockname() for sock in a.links._listeners._endpoints[endpoint]] == [("127.0.0.1", endpoint.port)]
 
 
 def test_a_name_that_does_not_resolve(make: Callable[..., End], monkeypatch: pytest.MonkeyPatch) -> None:
