@@ -54,13 +54,13 @@ def _run(request: Request) -> int:
     quieten_torch()
     from softrun.agent.errors import SoftrunError
     from softrun.agent.launch import LaunchConfig, RestartPolicy, launch_agent
-    from softrun.agent.memory import gather_memory, give_back_memory
+    from softrun.agent.memory import gather_memory_later, give_back_memory
     from softrun.agent.protocol.model import Address
     from softrun.agent.torch_elastic.elastic import ChildFailedError
     from softrun.agent.workers.adopted import Adoption
 
     give_back_memory()
-    gather_memory()
+    gather_memory_later()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=request.world_size,

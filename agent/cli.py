@@ -19,7 +19,7 @@ from softrun.agent.console import log_to_stderr, quieten_torch
 from softrun.agent.errors import SoftrunError, UsageError
 from softrun.agent.flags import MASTER_PORT
 from softrun.agent.flags import build_parser as build_parser  # programs look at the flags here
-from softrun.agent.memory import gather_memory, give_back_memory
+from softrun.agent.memory import gather_memory_later, give_back_memory
 from softrun.agent.store.secrets import take_secrets
 from softrun.agent.usage import check_log_level, error_line
 from softrun.agent.workers.fork_server import begun
@@ -94,7 +94,7 @@ def _run(argv: list[str]) -> None:
 
     job = parse(argv)
     give_back_memory()
-    gather_memory()
+    gather_memory_later()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the entry point's setting
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

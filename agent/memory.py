@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+GATHER_AFTER_S = 5.0
 
 _MADV_DONTNEED = 4
 _MADV_COLLAPSE = 25  # Linux 6.1
@@ -33,11 +36,15 @@ def give_back_memory() -> None:
         _advise(begin, end, _MADV_DONTNEED)
 
 
-def gather_memory() -> None:
-    """Move this process's own memory to large pages, as far as the kernel has them. Takes 20 to 50 ms after torch.
+def gather_memory_later() -> None:
+    """As `gather_memory`, aside and when the start is over: it takes 40 ms, and more where memory is scarce."""
+    timer = threading.Timer(GATHER_AFTER_S, gather_memory)
+    timer.name, timer.daemon = "softrun-memory", True
+    timer.start()
 
-    A process that is forked afterwards shares them, and copies only small pages of what it changes.
-    """
+
+def gather_memory() -> None:
+    """Move this process's own memory to large pages, as far as the kernel has them."""
     for begin, end in _own(_mappings()):
         _advise(begin, end, _MADV_COLLAPSE)
 

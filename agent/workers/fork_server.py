@@ -28,7 +28,7 @@ from softrun.agent.workers import fork_server_main as program
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.lifeline import Lifeline
 
-PRELOADED = ("torch", "softrun.runtime", "softrun.agent.memory", "softrun.agent.workers.lifeline", "watchdog.observers")
+PRELOADED = ("torch", "softrun.runtime", "softrun.agent.workers.lifeline", "watchdog.observers")
 LISTEN_S, SEND_S = 0.001, 1.0
 TOKEN_BYTES = 5
 PADDING = "-" * 4096

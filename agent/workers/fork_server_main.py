@@ -50,7 +50,6 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
     send(control, {"unfit": unfit} if unfit else {"ready": True})
     if unfit:
         os._exit(0)
-    gather()
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ, 0)
     while True:
@@ -118,13 +117,6 @@ def why_unfit() -> str:
     gc.collect()
     gc.freeze()
     return ""
-
-
-def gather() -> None:
-    """Let the workers share large pages, so that a fork is quick, and their death is soon noticed."""
-    from softrun.agent.memory import gather_memory  # found only once softrun's modules are loaded
-
-    gather_memory()
 
 
 def close(descriptors: list[int]) -> None:

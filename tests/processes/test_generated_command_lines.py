@@ -276,7 +276,7 @@ def replaced(place: Place) -> Iterator[None]:
     with (
         patch.object(cli, "begun", no_fork_server),
         patch.object(cli, "give_back_memory", lambda: None),
-        patch.object(cli, "gather_memory", lambda: None),
+        patch.object(cli, "gather_memory_later", lambda: None),
         patch.object(registry, "entry_points", functools.cache(registry.entry_points)),  # to be quick
         patch.object(cli, "log_to_stderr", no_log),
         patch.object(backends, "address_towards", lambda targets, patience_s: "127.0.0.1"),

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 
-from softrun.agent.memory import _as_in_their_files
+import pytest
+
+from softrun.agent.memory import _MADV_COLLAPSE, _as_in_their_files, _own
+
+LARGE = 2 << 20
+
+
+def collapses() -> bool:
+    """Whether this kernel moves memory to large pages when it is asked to."""
+    with mmap.mmap(-1, 4 * LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(b"x" * len(memory))
+        try:
+            memory.madvise(_MADV_COLLAPSE)
+        except OSError:
+            return False
+        return True
+
 
 SMAPS = """\
 00400000-00402000 r--p 00000000 fe:00 260386                     /usr/lib/a file.so
@@ -63,3 +80,39 @@ def test_the_libraries_go_on_to_work() -> None:
     said = json.loads(subprocess.check_output([sys.executable, "-c", AGENT]))
     assert said["given_back"] > said["before"] / 2
     assert said["value"] == "value"
+
+
+GATHERED = """
+import json, pathlib, re
+import torch
+from softrun.agent.memory import gather_memory
+
+def gathered():
+    return int(re.search(r"AnonHugePages:\\s+(\\d+)", pathlib.Path("/proc/self/smaps_rollup").read_text())[1])
+
+before = gathered()
+gather_memory()
+print(json.dumps({"gathered": gathered() - before, "sum": float(torch.ones(1000).sum())}))
+"""
+
+
+def test_own_memory_is_the_large_mappings_of_no_file() -> None:
+    smaps = "".join(
+        f"{begin:08x}-{begin + size:08x} {permissions} 00000000 00:00 {inode}   {name}\nAnonymous: 4 kB\n"
+        for begin, size, permissions, inode, name in (
+            (0x1000000, 0x200000, "rw-p", 0, "[heap]"),
+            (0x2000000, 0x400000, "rw-p", 0, ""),
+            (0x3000000, 0x1000, "rw-p", 0, ""),
+            (0x4000000, 0x200000, "r--p", 0, ""),
+            (0x5000000, 0x200000, "rw-p", 7, "/usr/lib/a file.so"),
+            (0x6000000, 0x200000, "rw-p", 0, "[stack]"),
+        )
+    )
+    assert list(_own(smaps)) == [(0x1000000, 0x1200000), (0x2000000, 0x2400000)]
+
+
+@pytest.mark.skipif(not collapses(), reason="needs Linux 6.1 with transparent huge pages")
+def test_own_memory_is_gathered_in_large_pages_and_keeps_what_it_holds() -> None:
+    said = json.loads(subprocess.check_output([sys.executable, "-c", GATHERED]))
+    assert said["sum"] == 1000.0
+    assert said["gathered"] > 20 * 1024, "KiB"
