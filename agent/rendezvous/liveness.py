@@ -42,7 +42,7 @@ class Liveness:
         self._bound = -inf  # nobody becomes overdue before this; may be too early, never too late
         self._late_s = 0.0  # how late living peers were lately, at most
         self._late_since = now
-        self._answers_s: dict[str, deque[float]] = {}  # how long the last answers of each node took
+        self._answers: dict[str, deque[tuple[float, float]]] = {}  # when the last of each node came, and after how long
 
     def look(self, now: float) -> bool:
         """Call first at every observation. Returns whether this agent itself was away since the last call."""
@@ -77,20 +77,28 @@ class Liveness:
 
     def heard(self, node: str, now: float) -> None:
         """Note that `node` was heard at `now`."""
-        if node in self._watched_since:
-            since = max(self._heard_at.get(node, now), self._watched_since[node])
-            self._was_late(now - since - 2 * self.interval_s, now)
+        before = self._heard_at.get(node, -inf)
+        if before >= self._watched_since.get(node, inf):  # the first word may be late because of what came before it
+            self._was_late(now - before - 2 * self.interval_s, now)
         self._heard_at[node] = now
         self._gone.discard(node)
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
 
     def answered(self, node: str, after_s: float, now: float) -> None:
-        """Note how long `node` took to answer a beat. It counts as slow if all its last answers were."""
-        answers_s = self._answers_s.setdefault(node, deque(maxlen=ANSWERS))
-        answers_s.append(after_s)
-        if len(answers_s) == ANSWERS:
-            self._was_late(2 * (min(answers_s) - self.interval_s), now)  # a promise needs both ways, too
+        """Note how long `node` took to answer a beat. It counts as slow if all its last answers were.
+
+        What a network kept back arrives at once when it is whole again: of such answers only the quickest counts.
+        """
+        answers = self._answers.setdefault(node, deque(maxlen=ANSWERS))
+        at = now
+        if answers and now - answers[-1][0] < self.interval_s / 2:
+            at, before_s = answers.pop()
+            after_s = min(after_s, before_s)
+        answers.append((at, after_s))
+        if len(answers) == ANSWERS:
+            slow_s = min(after_s for _, after_s in answers)
+            self._was_late(2 * (slow_s - self.interval_s), now)  # a promise needs both ways, too
 
     def _was_late(self, late_s: float, now: float) -> None:
         if self._late_s < late_s < self.tolerance_s:

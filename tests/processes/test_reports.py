@@ -170,7 +170,7 @@ def test_67616_a_node_fails_and_is_back_at_once_with_etcd(
     assert "this job is over already" in late.output().splitlines()[-1]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_114097_a_spare_takes_a_lost_place(cluster: LocalCluster, begin: Start, orders: Path, signum: int) -> None:
     a, b = begin("a", nnodes="2"), begin("b", nnodes="2")
     before = pids(cluster.wait_for_steps(2))
