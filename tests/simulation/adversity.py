@@ -12,8 +12,8 @@ from itertools import combinations
 from simulation.cluster import Cluster
 from softrun.agent.consensus import touch
 
-DRIFT = touch.DRIFT / 2
-"""Two clocks go apart by what the agents reckon with."""
+DRIFT = touch.DRIFT / 3
+"""Two clocks go apart by no more than the agents reckon with."""
 TAKES_OVER = 0.5
 
 
