@@ -16,20 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softrun.agent.console import log_to_stderr, quieten_torch
-from softrun.agent.errors import SoftrunError, UsageError
+from softrun.agent.errors import PreemptedError, SoftrunError, UsageError
 from softrun.agent.flags import MASTER_PORT
 from softrun.agent.flags import build_parser as build_parser  # programs look at the flags here
 from softrun.agent.memory import gather_memory_later, give_back_memory
+from softrun.agent.protocol.printable import printable
 from softrun.agent.store.secrets import take_secrets
-from softrun.agent.usage import check_log_level, error_line
+from softrun.agent.usage import LONGEST_LINE, check_log_level, error_line
 from softrun.agent.workers.fork_server import begun
 from softrun.runtime.channel.channel import ChannelError
+from softrun.runtime.events import RESUME
 
 if TYPE_CHECKING:
     from softrun.agent.launch import LaunchConfig
     from softrun.agent.torch_elastic.elastic import Std
 
 DEBUG_VARIABLE = "SOFTRUN_DEBUG"
+OWN_FIELDS = ("restart_policy", "worker_failure", "commit", "soft_timeout", "hard_timeout", "time_limit")
 WITNESS = "witness"
 """The first argument that makes this command a job's witness. A program of that name is run as ./witness."""
 _STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
@@ -77,6 +80,9 @@ def _report(argv: list[str], debug: bool) -> int:
 
     try:
         record(_run)(argv)
+    except PreemptedError as error:
+        print(f"softrun: {printable(str(error), LONGEST_LINE)}", file=sys.stderr)
+        return RESUME
     except (ChildFailedError, SignalException) as error:
         # As the interpreter would print it, but without the traceback of the launcher, which helps nobody.
         print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
@@ -134,7 +140,7 @@ def parse(argv: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list
         filtered = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
         logs_class: Any = type(torch_config.logs_specs)
         fields["logs_specs"] = logs_class(log_dir=log_dir, local_ranks_filter=filtered or None, **streams)
-    own = {name: getattr(args, name) for name in ("restart_policy", "worker_failure", "soft_timeout", "hard_timeout")}
+    own = {name: getattr(args, name) for name in OWN_FIELDS}
     own["preload"] = [name.strip() for name in args.preload.split(",") if name.strip()]
     try:
         config = LaunchConfig(**fields, **own, warm_start=not args.no_warm_start)

@@ -23,5 +23,9 @@ class ProtocolError(RendezvousError):
     """Another agent wrote what this release cannot read."""
 
 
+class PreemptedError(SoftrunError):
+    """The job was told to end before its work was done: start it again, and it goes on."""
+
+
 class JobFailedError(SoftrunError):
     """Another node's failure ended the job."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from softrun.agent.usage import error_line
+from softrun.agent.usage import COMMITS, error_line
 from softrun.policies import WorkerFailure, available_policies
 
 MASTER_PORT = 29500
@@ -33,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
     own = parser.add_argument_group("softrun")
     _add_policy(own, EnvironmentDefault)
+    _add_commit(own, EnvironmentDefault)
     _add_timeouts(own, EnvironmentDefault)
     _add_starts(own, EnvironmentDefault, FlagInEnvironment)
     _abbreviate_only_torchs(parser, own)
@@ -62,6 +63,18 @@ def _add_policy(own: argparse._ArgumentGroup, default: type[argparse.Action]) ->
     )
 
 
+def _add_commit(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
+    _add(
+        own,
+        "commit",
+        default,
+        default="fast",
+        metavar="{" + ",".join(COMMITS) + "}",
+        help="How the agents decide on blocks of live_workers: fast by one message each way, durable by a change of "
+        "the record, which is slower, and simpler to trust.",
+    )
+
+
 def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) -> None:
     _add(
         own,
@@ -83,6 +96,28 @@ def _add_timeouts(own: argparse._ArgumentGroup, default: type[argparse.Action]) 
         help="How long a worker may make no progress before it is ended. That counts as its failure; its stacks are in "
         "its log. Default: no limit, but 60 s once it was told to leave its world.",
     )
+    _add(
+        own,
+        "time-limit",
+        default,
+        type=duration,
+        default=None,
+        metavar="TIME",
+        help="After how long the job must have ended: seconds, or [DAYS-]HH:MM:SS. --shutdown_timeout seconds before, "
+        "all ranks stop after the same step, save and leave with exit code 75 (softrun.on_leave). Default: no limit.",
+    )
+
+
+def duration(text: str) -> float:
+    """Read a number of seconds, or the way in which schedulers write it: MM:SS, HH:MM:SS or DAYS-HH:MM:SS."""
+    days, dash, clock = text.rpartition("-")
+    parts = [float(part) for part in clock.split(":")]
+    if len(parts) > 3 or (dash and (len(parts) != 3 or not days.isdecimal())) or min(parts) < 0:
+        raise ValueError(f"{text!r} is not a duration")
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return seconds + 86400 * int(days or 0)
 
 
 def _add_starts(

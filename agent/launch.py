@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from softrun.agent.errors import UsageError
-from softrun.agent.local_agent import DEFAULT_SIGNALS, SIGNALS_VARIABLE, LocalElasticAgent, progress_limits
+from softrun.agent.local_agent import (
+    DEFAULT_SIGNALS,
+    SIGNALS_VARIABLE,
+    LocalElasticAgent,
+    check_time_limit,
+    progress_limits,
+)
 from softrun.agent.protocol.checks import LONGEST_NAME, MOST_WORKERS
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.addresses import parse_endpoint
@@ -37,6 +43,7 @@ from softrun.agent.torch_elastic.elastic import (
 )
 from softrun.agent.torch_elastic.handler import OWN_BACKENDS, get_rendezvous_handler
 from softrun.agent.usage import (
+    check_commit,
     check_endpoint,
     check_local_addr,
     check_number,
@@ -64,9 +71,13 @@ class LaunchConfig(TorchLaunchConfig):
     restart_policy: SOFT keeps healthy workers alive, HARD restarts all of them; or the name of a third party's policy.
     worker_failure: what happens under SOFT when a worker fails: "no-replace" (the RFC's default) restarts all workers
     of its node, "replace" restarts only the failed one, "record" goes on without it.
+    commit: how the agents decide on blocks of `live_workers`: "fast" by one message each way, "durable" by a change of
+    the record for each.
     soft_timeout, hard_timeout: how many seconds a worker may make no progress before all workers form a new world, and
     before it is ended, which counts as its failure; None means never. A worker makes progress if its main thread
     executes byte code or, once it has called `World.ping`, if it pings. The watch begins when it asks for a world.
+    time_limit: after how many seconds the job must have ended; None means no limit. `shutdown_timeout` seconds before,
+    all ranks stop after the same step and save (`softrun.on_leave`), and the launch raises PreemptedError.
     warm_start: fork workers that are Python scripts from a process that has imported torch and what `preload` names.
 
     `monitor_interval` matters only to torch's own handlers: softrun polls nothing.
@@ -81,8 +92,10 @@ class LaunchConfig(TorchLaunchConfig):
     shutdown_timeout: int | None = None
     restart_policy: RestartPolicy | str = RestartPolicy.HARD
     worker_failure: str = "no-replace"
+    commit: str = "fast"
     soft_timeout: float | None = None
     hard_timeout: float | None = None
+    time_limit: float | None = None
     warm_start: bool = True
     preload: list[str] = field(default_factory=list)
 
@@ -104,10 +117,12 @@ class LaunchConfig(TorchLaunchConfig):
                 f"--monitor_interval {self.monitor_interval} is not greater than 0: "
                 "give a number of seconds, or leave it out"
             )
+        check_commit(self.commit)
         progress_limits(self.soft_timeout, self.hard_timeout)
-        for flag in ("monitor_interval", "soft_timeout", "hard_timeout"):
+        for flag in ("monitor_interval", "soft_timeout", "hard_timeout", "time_limit"):
             check_seconds(f"--{flag}", getattr(self, flag))
         self.shutdown_timeout = _shutdown_timeout(self.shutdown_timeout)
+        check_time_limit(self.time_limit, self.shutdown_timeout)
         check_run_id(str(self.run_id))
         check_local_addr(self.local_addr)
         self.role = printable(self.role, LONGEST_NAME)  # other agents take no other
@@ -233,8 +248,10 @@ def _agent(
         health_check_server=health_check_server,
         restart_policy=config.policy_name,
         worker_failure=config.worker_failure,
+        commit=config.commit,
         soft_timeout=config.soft_timeout,
         hard_timeout=config.hard_timeout,
+        time_limit=config.time_limit,
         preload=config.preload if config.warm_start else None,
     )
 

@@ -42,11 +42,13 @@ from softrun.agent.torch_elastic.elastic import (
 )
 from softrun.agent.torch_elastic.handler import (
     JobOverError,
+    JobPreemptedError,
     JoinTimeoutError,
     SoftrunRendezvousHandler,
     StoreConnectionError,
 )
 from softrun.agent.torch_elastic.timers import FILE_VARIABLE, start_timers
+from softrun.agent.usage import check_commit
 from softrun.agent.workers.fork_server import ForkServer, fork_server_for
 from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.supervisor import Supervisor
@@ -62,7 +64,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     """Runs the workers of one node. It takes the arguments of torch's LocalElasticAgent, and:
 
     restart_policy: "hard", "soft", or the name of a third party's policy; worker_failure: its variant.
-    soft_timeout, hard_timeout: how many seconds a worker may make no progress; see `softrun.LaunchConfig`.
+    commit, soft_timeout, hard_timeout: as in `softrun.LaunchConfig`.
+    time_limit: after how many seconds the job has ended, to be resumed; see `softrun.LaunchConfig`.
     preload: modules, besides torch, that are already imported when a Python script starts as a worker; with None each
     worker imports everything itself.
 
@@ -85,9 +88,11 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         *,
         restart_policy: str = "hard",
         worker_failure: str = "no-replace",
+        commit: str = "fast",
         soft_timeout: float | None = None,
         hard_timeout: float | None = None,
         preload: Sequence[str] | None = (),
+        time_limit: float | None = None,
     ) -> None:
         late = known_arguments(
             TorchLocalElasticAgent.__init__,
@@ -99,7 +104,10 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         self._grace_s = shutdown_timeout
         self._policy_name, self._worker_failure = restart_policy, worker_failure
         self._policy = _load_policy(restart_policy, worker_failure)
+        check_commit(commit)
+        self._durable = commit == "durable"
         self._limits = progress_limits(soft_timeout, hard_timeout)
+        self._time_limit_s = check_time_limit(time_limit, shutdown_timeout)
         self._preload = preload
         self._handler = spec.rdzv_handler
         if not isinstance(self._handler, SoftrunRendezvousHandler) and not self._policy.restarts_everybody():
@@ -226,6 +234,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 named,
                 tolerance_s,
                 backend.witness,
+                self._durable,
             ),
             node=node,
             host=backend.host,
@@ -244,6 +253,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             search_s=backend.search_s,
             exit_barrier_s=self._exit_barrier_timeout,
             grace_s=float(self._grace_s),
+            time_limit_s=self._time_limit_s,
             limits=self._limits,
         )
         logs = WorkerLogs(self._logs_specs, spec, self._log_line_prefix_template)
@@ -316,6 +326,16 @@ def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> P
     return ProgressLimits(soft=soft_timeout, hard=hard_timeout)
 
 
+def check_time_limit(time_limit: float | None, shutdown_timeout: float) -> float | None:
+    """Return the time limit in seconds; None: there is none. Raises UsageError if it leaves no time to work."""
+    if time_limit is not None and not shutdown_timeout < time_limit < math.inf:
+        raise UsageError(
+            f"--time_limit {time_limit:g} leaves no time to work before the {shutdown_timeout:g} s of "
+            "--shutdown_timeout in which the workers save: make it longer"
+        )
+    return time_limit
+
+
 def _meeting_place(spec: WorkerSpec, named: Address | None) -> Address | None:
     """Where the workers are to meet: the spec's host and port take precedence over the endpoint's."""
     host, port = (named.host, named.port) if named is not None else ("", 0)
@@ -362,6 +382,8 @@ def _outcome(result: Result, supervisor: Supervisor) -> RunResult:
         case Outcome.SIGNALLED:
             signum = signal.Signals(result.signum)
             raise SignalException(f"Process {os.getpid()} got signal: {signum}", signum)
+        case Outcome.PREEMPTED:
+            raise JobPreemptedError(result.reason, result.signum)
         case Outcome.RENDEZVOUS_FAILED:
             raise JoinTimeoutError(result.reason)
         case Outcome.JOB_OVER:

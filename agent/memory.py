@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-GATHER_AFTER_S = 5.0
+GATHER_AFTER_S = 2.0
 
 _MADV_DONTNEED = 4
 _MADV_COLLAPSE = 25  # Linux 6.1

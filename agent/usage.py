@@ -14,13 +14,21 @@ from softrun.agent.store.settings import LONGEST_S
 LONGEST_ID = 246
 """In bytes: torch makes a directory of it, with nine more."""
 LARGEST_NUMBER = (1 << 31) - 1
-_LONGEST_LINE = 1000
+LONGEST_LINE = 1000
+COMMITS = ("fast", "durable")
+"""How the agents decide on blocks of live_workers."""
 _LEVELS = "DEBUG, INFO, WARNING, ERROR or CRITICAL"
 
 
 def error_line(text: str) -> str:
     """Return an error as it is printed: on one line, whatever is in it. Parts of it may come from other agents."""
-    return f"softrun: error: {printable(text, _LONGEST_LINE)}\n"
+    return f"softrun: error: {printable(text, LONGEST_LINE)}\n"
+
+
+def check_commit(name: str) -> None:
+    """One of COMMITS."""
+    if name not in COMMITS:
+        raise UsageError(f"--commit {name!r} is unknown: choose one of {', '.join(COMMITS)}")
 
 
 def check_seconds(flag: str, seconds: float | None) -> None:

@@ -3,18 +3,18 @@ r"""Train a small network on handwritten digits, whatever becomes of the other w
     python -m softrun --restart_policy soft --worker_failure replace --max_restarts 3 \
         --nproc_per_node 4 examples/train_digits.py
 
-It needs scikit-learn, for the digits. That brings numpy, without which torch cannot broadcast objects.
+It needs scikit-learn, for the digits.
 
 Kill a worker while it runs (add --pause 0.1): the others keep their process and go on at once, and the replacement gets
-what it missed from rank 0.
+what it missed from them.
 """
 
 import argparse
 import os
 import time
+from itertools import islice
 
 import torch
-import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -37,26 +37,22 @@ test, train = torch.randperm(len(images)).split([360, len(images) - 360])
 # Everything that is made once is made before the loop: a change of the world does not touch it.
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-step = 0
-for world in softrun.worlds():
-    with world.process_group():
-        # Rank 0 has been here before if anybody has: all take from it how far the training is.
-        state = [model.state_dict(), optimizer.state_dict(), step]
-        dist.broadcast_object_list(state, src=0)
-        model.load_state_dict(state[0])
-        optimizer.load_state_dict(state[1])
-        step = state[2]
+sampler = softrun.ElasticSampler(train, global_batch_size=BATCH)
+state = softrun.State(model=model, optimizer=optimizer, sampler=sampler, step=0)
+for world in softrun.worlds(state=state):
+    with world.process_group():  # all ranks go on from the same step: whoever lacks something gets it from the others
         parallel = DistributedDataParallel(model)
-        while step < args.steps:
-            batch = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(step))[:BATCH]]
-            share = batch[world.rank :: world.world_size]
-            optimizer.zero_grad()
-            cross_entropy(parallel(images[share].to(device)), labels[share].to(device)).backward()
-            optimizer.step()
-            step += 1
-            time.sleep(args.pause)
-            world.check(step)  # ends this pass if the world has changed
+        while state.step < args.steps:
+            for part in islice(sampler, args.steps - state.step):
+                share, weight = train[part], world.share(sampler.batch_size).weight
+                optimizer.zero_grad()
+                loss = cross_entropy(parallel(images[share].to(device)), labels[share].to(device))
+                (loss * weight).backward()
+                optimizer.step()
+                state.commit()
+                time.sleep(args.pause)
+                world.check(state.step)  # ends this pass if the world has changed
 
 if world.rank == 0:
     accuracy = (model(images[test].to(device)).argmax(1).cpu() == labels[test]).float().mean()
-    print(f"final accuracy {accuracy:.2f} at step {step} with {world.world_size} workers")
+    print(f"final accuracy {accuracy:.2f} at step {state.step} with {world.world_size} workers")

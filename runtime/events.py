@@ -18,6 +18,8 @@ MOST_NAMED = 16
 MOST_CAUSES = 100
 """How many ranks of one world are told with their kinds of fault."""
 MOST_CHARACTERS = 240
+RESUME = 75
+"""The exit code of what was told to leave, and has: start it again, and it goes on (EX_TEMPFAIL of sysexits.h)."""
 
 
 class _Value(BaseModel):
@@ -133,6 +135,15 @@ def headline(text: str) -> str:
     return f"{head} {lines[-1]}"[:MOST_CHARACTERS] if len(lines) > 1 else lines[0][:MOST_CHARACTERS]
 
 
+class Preemption(_Value):
+    """The workers leave for good, and their job goes on later: it is told to end, or this node is."""
+
+    reason: str = Field(default="", description="who told them, or what did")
+    after: int = Field(default=0, ge=0, description="the step after which they leave; 0: at once")
+    seconds: float = Field(default=0, ge=0, description="how long they may take to get there, to save and to end")
+    alone: bool = Field(default=False, description="only this node leaves, and the others go on")
+
+
 class WorkerEvent(_Value):
     """A message from an agent to one worker. Events arrive in the order of `sequence`, and the last one is valid.
 
@@ -159,6 +170,7 @@ class WorkerEvent(_Value):
     leave_after: int | None = Field(
         default=None, description="the step after which everybody leaves the world before; None: leave it at once"
     )
+    preemption: Preemption | None = Field(default=None, description="if the workers of this world leave for good")
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
 
     @property
@@ -218,6 +230,9 @@ class WorkerStatus(_Value):
     ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
     through: bool = Field(default=False, description="its work is done")
     final: bool = Field(default=False, description="it leaves for good, as a failure that no restart would mend")
+    heeds: bool = Field(default=False, description="told to leave for good, it stops after an agreed step, and saves")
+    left: bool = Field(default=False, description="it has left its world for good as it was told to, and saves or ends")
+    saved: bool = Field(default=False, description="its interpreter ends after that, and nothing had gone wrong before")
     limits: ProgressLimits | None = Field(default=None, description="how it wants to be watched; None: it cannot be")
 
 

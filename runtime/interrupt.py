@@ -3,7 +3,9 @@
 A signal handler raises it, which Python runs in the main thread between two byte codes. So it also ends calls that
 signals can interrupt, such as `time.sleep`, a lock or a read; an exception that another thread sets
 (`PyThreadState_SetAsyncExc`) does not. The handler also sees where it runs: it raises nothing outside the scope, in an
-atomic block, or in a clean-up that the last exception has caused, unless that clean-up takes too long.
+atomic block, or in a clean-up that the last exception has caused, unless that clean-up takes too long. Nor where a lock
+that others need would stay locked (`with condition` takes its lock in a function, and the block begins behind it), or
+where an event of the channel was read and not yet kept.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from softrun.runtime.channel.line import Line
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 SIGNAL = signal.SIGURG
 """It is ignored by default, so a late signal does no harm, and few programs use it."""
 AGAIN_S = 0.02
+MOST_PUT_OFF = 50
+"""How often a run is spared because of where it is: at a lock that nobody gives back it would be for ever."""
 
 Result = TypeVar("Result")
 
@@ -53,6 +59,7 @@ class Interrupt:
         self._requested = 0
         self._reason = ""  # of the newest request
         self._way = ""  # the code path to where it was last raised in this run
+        self._put_off = 0  # how often this run was spared because of where it was
         self._blocks = 0  # how many atomic blocks the main thread is in
         self._left = threading.Event()
         self._lock = threading.RLock()  # held by atomic blocks and by aborts
@@ -70,8 +77,7 @@ class Interrupt:
         # No context manager: the exception may be raised at any byte code in here, or in contextlib.
         try:
             try:
-                self._way, self._raised_at = "", inf
-                self._left.clear()
+                self._forget_the_last()
                 self._since = since
                 self._raise_if_due(None)
                 return function()
@@ -84,8 +90,7 @@ class Interrupt:
 
     def resume(self, since: int, abort: Callable[[], None]) -> None:
         """Go on in the run around the one that has just ended; requests above `since` interrupt it."""
-        self._way, self._raised_at = "", inf
-        self._left.clear()
+        self._forget_the_last()
         self._since = since
         if self._is_due():
             request = functools.partial(self.request, self._requested, abort)
@@ -132,6 +137,10 @@ class Interrupt:
         thread.start()
         thread.join()
 
+    def _forget_the_last(self) -> None:
+        self._way, self._raised_at, self._put_off = "", inf, 0
+        self._left.clear()
+
     def _is_due(self) -> bool:
         return self._since is not None and self._requested > self._since and not self._blocks
 
@@ -140,6 +149,9 @@ class Interrupt:
         if not self._is_due():
             if callable(self._before):
                 self._before(signum, frame)
+            return
+        if _is_delicate(frame) and self._put_off < MOST_PUT_OFF:
+            self._put_off += 1  # the signal comes again
             return
         if self._is_being_handled():
             if time.monotonic() < self._raised_at + self.patience_s:
@@ -163,6 +175,29 @@ class Interrupt:
                 return True
             error = error.__context__
         return False
+
+
+_WAIT = threading.Condition.wait.__code__
+_AT_A_LOCK = {
+    vars(threading.Condition)[name].__code__ for name in ("__enter__", "__exit__", "_release_save", "_acquire_restore")
+}
+_WITH_LOCKS = {logging.Logger.handle.__code__.co_filename, "<frozen importlib._bootstrap>"}
+
+
+def _is_delicate(frame: FrameType | None) -> bool:
+    """Whether an exception here may leave a lock behind that others need, or lose an event of the channel."""
+    if frame is None or frame.f_code is Line.ask.__code__:
+        return False  # who waits for a reply may lose it: the next call has another number
+    if frame.f_code is _WAIT:
+        return "saved_state" not in frame.f_locals  # else it waits, and takes its lock again whatever happens
+    if frame.f_code in _AT_A_LOCK or frame.f_code.co_filename in _WITH_LOCKS:
+        return True
+    place: FrameType | None = frame
+    while place is not None and place.f_code is not Interrupt.run.__code__:
+        if place.f_globals.get("__name__", "").startswith("softrun.runtime.channel."):
+            return True
+        place = place.f_back
+    return False
 
 
 def _way(frame: FrameType | None) -> str:

@@ -1,9 +1,9 @@
 """The worker's API for its world, one state per process: the RFC's two functions, and callbacks for changes.
 
 get_worker_info never returns a world that is known to be broken, so the RFC's own loop works as printed: catch the
-error, destroy the group, call get_worker_info, go on. A world counts as broken if this process has used it (it built a
-group from its parameters, or had one, or is handling an error) and has no default process group now: it has left. The
-agent is told, and forms a new world, with the same members if need be.
+error, destroy the group, call get_worker_info, go on. A world counts as broken if this process has used it (it began to
+build a group, or took the parameters for one, or is handling an error) and has no default process group now: it has
+left. The agent is told, and forms a new world, with the same members if need be.
 
 If an agent gives no sign of life, its worker also waits, since its world may be over
 (`softrun.runtime.channel.allowance`).
@@ -28,11 +28,14 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
+from softrun.runtime.calls import Call, Reply
 from softrun.runtime.channel.allowance import Allowance
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, ChannelError
 from softrun.runtime.channel.inbox import LOOK_INTERVAL_S, Inbox, open_inbox
+from softrun.runtime.channel.line import Line
 from softrun.runtime.channel.progress import Progress
 from softrun.runtime.events import (
+    RESUME,
     ProgressLimits,
     WorkerEvent,
     WorkerFault,
@@ -43,8 +46,15 @@ from softrun.runtime.events import (
 from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
-from softrun.runtime.groups.group_registry import begin_world, count_groups_from_0, end_world, release_connections
+from softrun.runtime.groups.group_registry import (
+    begin_world,
+    count_groups_from_0,
+    end_world,
+    has_begun_default_group,
+    release_connections,
+)
 from softrun.runtime.groups.groups import leave_unfinished_groups
+from softrun.runtime.preemption import Leave, LeaveCallback, LeaveCallbacks
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -86,6 +96,53 @@ def on_world_change(callback: Callable[[WorkerEvent], None]) -> Callable[[], Non
     return _worker().inbox.subscribe(callback)
 
 
+def on_leave(callback: LeaveCallback, *, alone: bool = False) -> Callable[[], None]:
+    """Call `callback(leave)` when the whole job is told to end, and end this worker then so that it can be resumed.
+
+    Register it before you ask for the first world. If a node gets a signal (`--signals_to_handle`) or the job its
+    `--time_limit`, and too few nodes would be left, all ranks stop after the same step, and each calls its callbacks in
+    the main thread, with the world's group still there: save there, by collectives too. `leave.seconds_left` tells how
+    long that may take, and `leave.reason` why. Then the worker exits with code 75, and so does the launcher: start the
+    job again, and load what was saved. It also happens shortly before `join_timeout` ends a job that has too few nodes.
+
+    A step is what `World.check(step)` and `reached_preemption_sync_point(step)` count. Without them the step under way
+    is interrupted, and the callbacks are called in a new world: in `World.process_group` once a State was synced there
+    (`worlds(state=…)`), otherwise in the first `World.check`, or in `get_worker_event`. If a rank is lost meanwhile,
+    the others are interrupted and call theirs again.
+
+    `alone`: call it, too, if only this node leaves and the others go on without it (`leave.alone`), if all count their
+    steps. Call no collectives then; what the callback does costs the others nothing.
+
+    Returns a function that ends this. An exception of a callback is the trainer's, and fails the worker.
+    """
+    return _worker().on_leave(callback, alone)
+
+
+def reached_preemption_sync_point(step: int) -> bool:
+    """Return whether all ranks are to stop after this step, for good: save then, and exit with `softrun.RESUME`.
+
+    Call it on all ranks after each step, with the number of completed steps. All ranks return True after the same step
+    (as JAX's function of this name), so they can save by collectives; `--shutdown_timeout` says how long that may take.
+    Without news it makes no system call. It may wait for some milliseconds while the agents agree on the step.
+    """
+    return _worker().reached_preemption_sync_point(step)
+
+
+def leaving(step: int | None) -> Leave | None:
+    """Return what all ranks were told, if they leave for good after this step; None: they do not."""
+    return _worker().asks_whether_leaving(step)
+
+
+def leave_here(step: int | None) -> None:
+    """If all ranks leave for good after this step: call the trainer's callbacks, and raise SystemExit if it has any."""
+    _worker().leave_here(step)
+
+
+def has_left() -> bool:
+    """Whether this worker has left its world for good, as it was told to."""
+    return _worker().has_left()
+
+
 def wait_for_world(after_round: int) -> WorkerEvent:
     """Wait for a world after the given one, which this worker has left; returns the event that names it.
 
@@ -110,6 +167,11 @@ def idle() -> None:
 def last_event() -> WorkerEvent:
     """Return the newest event; for softrun itself, see `get_worker_event`."""
     return _worker().last()
+
+
+def current_round() -> int:
+    """Return the number of the world that the trainer is in; news of the next one may be there already."""
+    return _worker().round
 
 
 def ping() -> None:
@@ -152,6 +214,11 @@ def begin_call() -> None:
     _worker().in_call = True
 
 
+def is_in_call() -> bool:
+    """Whether the trainer is in a call that is interrupted, and begun again, when its world ends."""
+    return _worker().in_call
+
+
 def end_call() -> None:
     """All ranks have come to the end of the call together."""
     _worker().end_call()
@@ -165,6 +232,14 @@ def leave_call() -> None:
 def be_through() -> None:
     """The work is done: whatever this process does now is its own business."""
     _worker().be_through()
+
+
+def ask(call: Call) -> Reply:
+    """Make a call of live_workers or live_barrier, and wait for the agent's reply. Raises ChannelError if it is gone.
+
+    Raises RuntimeError in a process that is not the worker, or that has no agent.
+    """
+    return _worker().ask(call)
 
 
 def tell_fault(fault: WorkerFault) -> None:
@@ -219,7 +294,19 @@ class _Worker:
         self._progress: Progress | None = None
         self._page = inbox.page()
         self._allowance = Allowance(self._page)
+        self._leave_callbacks = LeaveCallbacks()
+        self._left_alone = 0  # the world that this node has left while the others went on
+        self._saves = False  # in the trainer's callbacks
+        self._reads_leaving = False  # the trainer asks by itself whether all leave
+        self._heeds = False  # told to leave for good, the trainer stops after an agreed step
+        self._completed: int | None = None  # the last step that the trainer has counted in this world
+        self._line: Line | None = None
+        self._asks = False  # the trainer waits for a reply
         self._lapse: WorkerEvent | None = None  # what this worker told itself, as its agent did not
+
+    @property
+    def round(self) -> int:
+        return self._round
 
     def last(self) -> WorkerEvent:
         if not self._grouped:
@@ -234,6 +321,8 @@ class _Worker:
     def listen(self) -> WorkerEvent:
         """The last event, for a trainer that asks for nothing else: it has obeyed what it has seen."""
         event = self.last()
+        if event.preemption is not None and has_group() and threading.current_thread() is threading.main_thread():
+            self.leave_here(self._completed)
         if self._round == 0 and self._status.applied < event.sequence and self.inbox.claim():
             self._tell(ready=True, applied=event.sequence)
         return event
@@ -273,14 +362,17 @@ class _Worker:
             if not event.interrupts:
                 release_connections()  # peers that are not aborted notice so that this one ends no step with them
             called = event.round if self.in_call and usable else 0
-            here = {"applied": event.sequence, "broken_round": broken, "called": called}
+            if event.preemption is not None and event.preemption.alone and self._left_alone != event.round:
+                self._left_alone = event.round
+                self._leave_callbacks.call(Leave(event))
+            here = {"applied": event.sequence, "broken_round": broken, "called": called, "heeds": self._heeds}
             if event.round != self._round or not usable:
                 self._begin_world()  # before the agent hears where it is: the last world's steps do not count
-            self._tell(ready=True, ends=False, through=False, final=False, **here)
-            if usable:
-                self._enter(event)
+            self._tell(ready=True, ends=False, through=False, final=False, left=False, saved=False, **here)
+            if not usable:
+                self.inbox.wait(event.sequence)
+            elif self._enter(event):
                 return event
-            self.inbox.wait(event.sequence)
 
     def _place_of_the_worker(self) -> WorkerInfo:
         while True:
@@ -320,6 +412,7 @@ class _Worker:
 
     def _begin_world(self) -> None:
         """Forget the progress in the last world."""
+        self._completed = None
         if self._progress is not None:
             self._progress.begin_world()
 
@@ -356,6 +449,8 @@ class _Worker:
         if self._progress is not None:
             atexit.unregister(self._end)
             self._progress.close()
+        if self._line is not None:
+            self._line.close()
         self.inbox.close()
         return self._round
 
@@ -369,9 +464,71 @@ class _Worker:
 
     def be_through(self) -> None:
         self._show_work()
-        self._tell(ends=True, through=True)
+        self._tell(ends=True, through=not self._status.left)
+
+    # --- leaving for good
+
+    def on_leave(self, callback: LeaveCallback, alone: bool) -> Callable[[], None]:
+        remove = self._leave_callbacks.add(callback, alone)
+        self._heed(True)
+
+        def end() -> None:
+            remove()
+            self._heed(self._reads_leaving or bool(self._leave_callbacks))
+
+        return end
+
+    def _heed(self, heeds: bool) -> None:
+        """The agent hears of it with the next world that this worker asks for: a status means that it has asked."""
+        if self._heeds is not heeds:
+            self._heeds = heeds
+            if self._round:
+                self._tell(heeds=heeds)
+
+    def asks_whether_leaving(self, step: int | None) -> Leave | None:
+        self._reads_leaving = True
+        self._heed(True)
+        return self._leaving(step)
+
+    def _leaving(self, step: int | None) -> Leave | None:
+        event = self.last()
+        told = event.preemption
+        if told is None or event.worker_state is not WorkerState.HEALTHY or event.round != self._round:
+            return None
+        if told.after and (step is None or step < told.after):
+            return None
+        if not self._status.left:
+            self._show_work()
+            self._tell(left=True, ends=True)
+        return Leave(event)
+
+    def leave_here(self, step: int | None) -> None:
+        if self._saves or not self._leave_callbacks:
+            return
+        leave = self._leaving(step)
+        if leave is None:
+            return
+        self._saves = True
+        try:
+            self._leave_callbacks.call(leave)
+        finally:
+            self._saves = False
+        raise SystemExit(RESUME)
+
+    def has_left(self) -> bool:
+        return self._status.left
+
+    def reached_preemption_sync_point(self, step: int) -> bool:
+        self.completed(step)
+        while self.asks_whether_leaving(step) is None:
+            event = self.last()
+            if event.stop_after is None or step < event.stop_after or not self._works(event):
+                return False
+            self.hold(event.sequence)
+        return True
 
     def completed(self, step: int) -> None:
+        self._completed = step
         if self._progress is not None and step >= 0:
             self._progress.completed(step)
             if self._status.counts != self._round:
@@ -388,6 +545,27 @@ class _Worker:
 
     def tell_fault(self, fault: WorkerFault) -> None:
         self._tell(fault=fault)
+
+    def ask(self, call: Call) -> Reply:
+        if self._line is None:
+            if not self.inbox.claim():
+                raise RuntimeError(
+                    f"this process ({os.getpid()}) is not the worker, process {self.inbox.worker()} is: call "
+                    "live_workers there"
+                )
+            self._line = self.inbox.line()
+        self._asks = True
+        try:
+            self._say_that_it_is_out(self.inbox.last())
+            return self._line.ask(call)
+        finally:
+            self._asks = False
+
+    def _say_that_it_is_out(self, event: WorkerEvent) -> None:
+        """While the trainer waits for a reply it does nothing in a world that it was told to leave."""
+        told = event.worker_state is WorkerState.PAUSED and event.sequence > self._status.applied
+        if self._asks and told and not self._comes_later(event):
+            self._tell(ready=True, applied=event.sequence)
 
     def _tell(self, **changes: Any) -> None:
         with self._telling:
@@ -414,10 +592,15 @@ class _Worker:
         """Report that this process is ending, which may take a while and is not a hang."""
         if self._progress is not None and self._progress.is_own:
             self._show_work()
-            self._tell(ends=True)
+            # The interpreter sets it for an exception that nobody has caught, and not for SystemExit.
+            saved = self._status.left and not hasattr(sys, "last_value")
+            self._tell(ends=True, saved=saved)
 
-    def _enter(self, event: WorkerEvent) -> None:
+    def _enter(self, event: WorkerEvent) -> bool:
+        """Returns False if there is a later event: it may have ended this world before the trainer was in it."""
         with self._entering:
+            if self.inbox.last().sequence > event.sequence:
+                return False
             self._entered = event.sequence
             self._lapse = None
             begin_world()
@@ -430,6 +613,7 @@ class _Worker:
             _note_groups()
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
+        return True
 
     def _end_world(self, event: WorkerEvent) -> None:
         """The world is over. Called in the watcher's thread, while the trainer may be anywhere in that world."""
@@ -437,6 +621,7 @@ class _Worker:
             if event.sequence > self._entered and not self._comes_later(event):
                 end_world()
                 self._free(event)
+                self._say_that_it_is_out(event)
 
     def _comes_later(self, event: WorkerEvent) -> bool:
         """Whether the world ends between two steps, later."""
@@ -446,7 +631,7 @@ class _Worker:
         self._grouped = self._grouped or has_group()
         if self._round == 0 or has_group():
             return False
-        used = self._grouped or (self._handed is not None and self._handed.used)
+        used = self._grouped or has_begun_default_group() or (self._handed is not None and self._handed.used)
         return used or ("torch.distributed" in sys.modules and sys.exc_info()[0] is not None)
 
 

@@ -20,13 +20,26 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
 from softrun.runtime.groups.groups import GroupOptions, build_group, is_lost_connection, leave_groups, stale_group
+from softrun.runtime.preemption import Leave
+from softrun.runtime.share import Share, share_of
 from softrun.runtime.steplog import is_wanted, log_step
-from softrun.runtime.worker import be_through, completed, hold, idle, last_event, ping, wait_for_world
+from softrun.runtime.worker import (
+    be_through,
+    completed,
+    has_left,
+    hold,
+    idle,
+    last_event,
+    leave_here,
+    leaving,
+    ping,
+    wait_for_world,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -42,15 +55,24 @@ class WorldChanged(Exception):  # noqa: N818 - it is news, not an error
     """This world is over. Do not catch it: `World.process_group` does, and `worlds` continues with the next world."""
 
 
+class Synced(Protocol):
+    """What all ranks of a world have in common, such as a State."""
+
+    def sync(self, world: World) -> object:
+        """Give all ranks the same. Raises what torch raises for a lost peer."""
+
+
 class World:
     """One world as this worker sees it: its place there, and whether the world still stands."""
 
-    def __init__(self, event: WorkerEvent) -> None:
+    def __init__(self, event: WorkerEvent, state: Synced | None = None) -> None:
         self._event = event
+        self._state = state
         self._grouped = False
         self._ended = False
         self._completed: int | None = None  # the last step
         self._is_logged = is_wanted()
+        self._quiet = self._event if event.preemption is None else None  # the event that asks for nothing
 
     @property
     def info(self) -> WorkerInfo:
@@ -87,6 +109,14 @@ class World:
         """The sequence of the event that named this world."""
         return self._event.sequence
 
+    def share(self, global_batch: int) -> Share:
+        """Return this rank's part of a global batch of that many samples, and what its mean loss counts for.
+
+        So the whole world takes the same batch, however many workers it has: take the samples from `start` to `stop`,
+        and multiply the loss by `weight`. Raises ValueError for a batch without samples.
+        """
+        return share_of(global_batch, self.rank, self.world_size)
+
     def ping(self) -> None:
         """Show that training makes progress.
 
@@ -108,13 +138,24 @@ class World:
             self._completed = step
         while True:
             event = last_event()
-            if event is self._event and event.stop_after is None:
+            if event is self._quiet:
                 return
             if self._is_over(event):
                 raise self._change()
+            if event.preemption is not None:
+                leave_here(self._completed)
             if event.stop_after is None or self._completed is None or self._completed < event.stop_after:
                 return
             hold(event.sequence)  # the agents are about to agree on a step
+
+    @property
+    def leaving(self) -> Leave | None:
+        """What all ranks are told if they leave this job for good after the last step that they counted; else None.
+
+        Read it after each `check(step)`. All ranks see it after the same step: save then, by collectives too, and end
+        with `raise SystemExit(softrun.RESUME)`. `softrun.on_leave` does that for you.
+        """
+        return leaving(self._completed)
 
     def wait_for_change(self, patience: timedelta = PATIENCE) -> NoReturn:
         """Wait until this world is over, if the trainer cannot use it: if its mesh needs more workers, or other ones.
@@ -128,6 +169,8 @@ class World:
             event = last_event()
             if self._is_over(event):
                 raise self._change()
+            if event.preemption is not None:
+                leave_here(self._completed)
             hold(event.sequence)
         raise TimeoutError(
             f"this trainer cannot use world {self.round}, of size {self.world_size}, and no other world followed "
@@ -174,7 +217,7 @@ class World:
         try:
             yield
         except BaseException as error:
-            leave_groups(in_trouble=True)
+            leave_groups(in_trouble=not _leaves(error))
             stale = None if self.changed else stale_group(error)
             if stale is not None or not self._is_ended_by(error):
                 release_connections()
@@ -195,15 +238,21 @@ class World:
         failures = 0
         while True:
             try:
-                self.check()
+                if self.changed:
+                    raise self._change()
                 build_group(self.info, options, self.local_rank)
+                if self._state is not None:
+                    self._state.sync(self)
+                    if self._quiet is None:
+                        leave_here(self._completed)
                 return
             except BaseException as error:
-                leave_groups(in_trouble=True)
+                leave_groups(in_trouble=not _leaves(error))
                 failures = 0 if self.changed else failures + 1
                 if failures == BUILD_ATTEMPTS or not self._is_ended_by(error):
                     raise
             self._event = wait_for_world(self.round)
+            self._quiet = self._event if self._event.preemption is None else None
 
     def _is_ended_by(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):
@@ -219,16 +268,25 @@ class World:
         return True
 
 
-def worlds() -> Iterator[World]:
-    """Yield one World after the other, each as soon as the agents have formed it. Ends when a pass ends by itself."""
+def worlds(state: Synced | None = None) -> Iterator[World]:
+    """Yield one World after the other, each as soon as the agents have formed it. Ends when a pass ends by itself.
+
+    `state`: a State, which `World.process_group` syncs as soon as the group is built. If your model is built anew for
+    each world's mesh, call `state.sync(world)` yourself.
+    """
     after_round = -1
     while True:
-        world = World(wait_for_world(after_round))
+        world = World(wait_for_world(after_round), state)
         yield world
         if not world.ended:
             be_through()
             return
         after_round = world.round
+
+
+def _leaves(error: BaseException) -> bool:
+    """Whether this is how all ranks leave together, when they have saved."""
+    return isinstance(error, SystemExit) and has_left()
 
 
 def _summary(error: Exception) -> str:

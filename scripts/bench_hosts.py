@@ -43,6 +43,7 @@ from local_etcd import LocalEtcd
 
 KILLS = {"alone": 0, "joining": 0, "two": 1, "within": 1}
 """How many more than the first host are killed."""
+QUICK_S = 0.08  # what a loss is to cost at most
 LATE_S = 1.0
 LATE_SILENT_S = 2.0
 CUT_S = 3.0
@@ -103,7 +104,8 @@ def told(what: str, shape: Shape, outcome: Outcome) -> int:
     print(
         f"{what}, {shape.nodes} x {shape.workers}, {len(gaps)} times: {outcome.late} late, {outcome.lost} lost; "
         f"gap median {statistics.median(gaps) * 1000:.0f} ms, 9 of 10 within "
-        f"{gaps[len(gaps) * 9 // 10] * 1000:.0f} ms, most {gaps[-1] * 1000:.0f} ms",
+        f"{gaps[len(gaps) * 9 // 10] * 1000:.0f} ms, {sum(gap <= QUICK_S for gap in gaps)} within "
+        f"{QUICK_S * 1000:.0f} ms, most {gaps[-1] * 1000:.0f} ms",
         flush=True,
     )
     return outcome.late + outcome.lost

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -124,7 +125,7 @@ def told(record: Record) -> str:
 
 
 def c10d(nodes: int) -> Record:
-    return crowd_of(Crowd(nodes, endpoints=(Address("127.0.0.1", free_port()),)))
+    return crowds(lambda: Crowd(nodes, endpoints=(Address("127.0.0.1", free_port()),)))
 
 
 def etcd(nodes: int) -> Record:
@@ -137,18 +138,30 @@ def etcd(nodes: int) -> Record:
 
     with tempfile.TemporaryDirectory(prefix="softrun-etcd-") as directory, LocalEtcd(Path(directory)) as server:
         access = EtcdAccess((server.endpoint,))
-        return crowd_of(Crowd(nodes, lambda name, _tally: EtcdStore("light", name, access, 20, 60.0), prepare))
+        jobs = itertools.count()
+
+        def crowd() -> Crowd:
+            job = f"light-{next(jobs)}"
+            return Crowd(nodes, lambda name, _tally: EtcdStore(job, name, access, 20, 60.0), prepare)
+
+        return crowds(crowd)
 
 
-def crowd_of(crowd: Crowd) -> Record:
+def crowds(new: Callable[[], Crowd]) -> Record:
+    """What it costs to start, and what each change does to a crowd that has just started.
+
+    Each has a crowd of its own: light workers take no step, and a leader takes its time if one world after the other
+    ends without any.
+    """
     record: Record = {}
-    nodes = len(crowd.names())
-    with crowd:
-        before: Counter[str] = Counter()
-        began = crowd.start()
-        world = crowd.told(nodes)
-        record["start"] = {"seconds": world.at - began, **costs(crowd.counts() - before)}
-        for lost, what in enumerate(("loss", "leave", "leader_loss"), 1):
+    for what in ("loss", "leave", "leader_loss"):
+        with new() as crowd:
+            nodes = len(crowd.names())
+            before: Counter[str] = Counter()
+            began = crowd.start()
+            world = crowd.told(nodes)
+            if "start" not in record:
+                record["start"] = {"seconds": world.at - began, **costs(crowd.counts() - before)}
             time.sleep(SETTLE_S)
             # The first agent leads, and the others find the job at the endpoint where it listens.
             if world.listeners not in ((), (world.leader,)):
@@ -158,7 +171,7 @@ def crowd_of(crowd: Crowd) -> Record:
                 victim = next(name for name in reversed(crowd.names()) if name != world.leader)
             before = crowd.counts()
             began = crowd.leave(victim) if what == "leave" else crowd.die(victim)
-            world = crowd.told(nodes - lost)
+            world = crowd.told(nodes - 1)
             record[what] = {"seconds": world.at - began, **costs(crowd.counts() - before)}
     return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def restarted(ranks: int, restarts: int, every: int) -> list[dict[str, Any]]:
     with cluster() as here:
         node = here.start("node", softrun_command(*flags, script=TRAINER, args=(str(restarts), str(every))))
         code = node.wait(WAIT_S)
-        looks = [json.loads(line) for line in node.output().splitlines() if line.startswith('{"restarts"')]
+        # torch's warnings are written in pieces, so a look may follow one in the same line.
+        looks = [json.loads(look) for look in re.findall(r'{"restarts".*?}', node.output())]
         if code != 0 or not looks:
             raise SystemExit(f"the job ended with {code}:\n{node.output()[-4000:]}")
         return sorted(looks, key=lambda look: float(look["at_s"]))

@@ -15,11 +15,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,6 +28,12 @@ STEP_LOG = "SOFTRUN_STEP_LOG"
 PORTS = range(12_000, 32_000)
 POLL_S = 0.05  # what happens meanwhile has its own times, and looking costs those who are looked at
 PATIENCE_S = 180.0  # for whatever ends by itself, however busy the machine is: only a failure takes as long
+COMMON_ENV = {
+    "OMP_NUM_THREADS": "1",
+    # A name service that drops reverse look-ups costs every TCPStore connection 5 s without this.
+    "RES_OPTIONS": "timeout:1 attempts:1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # torch's warnings of lost peers have a stack of C++ each
+}
 _T = TypeVar("_T")
 
 
@@ -49,12 +55,31 @@ class Step:
     """As much of it as the main thread took for the steps themselves."""
 
 
+class Process(Protocol):
+    """As much of `subprocess.Popen` as a node needs."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Begin = Callable[[Sequence[str], Mapping[str, str], Path], Process]
+"""Starts a command in an environment and in a session of its own; its output goes to a file."""
+
+
+def begin(command: Sequence[str], env: Mapping[str, str], log: Path) -> Process:
+    with log.open("wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+
+
 @dataclass
 class Node:
     """A launcher, in a session of its own."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     def output(self) -> str:
@@ -83,14 +108,19 @@ class Node:
         return at
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        return self.process.wait(timeout_s)
+        """The exit code. Raises TimeoutError, with the end of the log."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.name} has not ended within {timeout_s:g} s\n{self.output()[-3000:]}") from None
 
 
 class LocalCluster:
     """A directory of logs and the nodes that write there. Use it as a context manager: nothing outlives it."""
 
-    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, env: dict[str, str] | None = None, begin: Begin = begin) -> None:
         self.directory = directory
+        self._begin = begin
         self.steps_directory = directory / "steps"
         self.steps_directory.mkdir(parents=True, exist_ok=True)
         self.nodes: list[Node] = []
@@ -102,9 +132,7 @@ class LocalCluster:
             **os.environ,
             STEP_LOG: str(self.steps_directory),
             "SOFTRUN_CHANNEL_ROOT": str(directory),
-            "OMP_NUM_THREADS": "1",
-            # A name service that drops reverse look-ups costs every TCPStore connection 5 s without this.
-            "RES_OPTIONS": "timeout:1 attempts:1",
+            **COMMON_ENV,
             **(env or {}),
         }
 
@@ -122,11 +150,7 @@ class LocalCluster:
 
     def start(self, name: str, command: Sequence[str], env: dict[str, str] | None = None) -> Node:
         log = self.directory / f"{name}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=self._env | (env or {}), start_new_session=True
-            )
-        node = Node(name, process, log)
+        node = Node(name, self._begin(command, self._env | (env or {}), log), log)
         self.nodes.append(node)
         return node
 

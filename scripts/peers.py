@@ -45,6 +45,7 @@ PEERS = {
         module="nvidia_resiliency_ext.inprocess",
     ),
     "torchft": Peer(wheel="torchft==0.2.0", requires=("torch", "numpy"), module="torchft"),
+    "jax": Peer(wheel="jax==0.10.2", requires=("numpy",), module="jax.experimental.multihost_utils"),
     "dlrover": Peer(
         wheel="dlrover[k8s]==0.6.1", requires=("torch", "protobuf"), module="dlrover.python.master.local_master"
     ),

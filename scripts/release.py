@@ -120,7 +120,7 @@ def run_job(python: Path, trainer: Path, directory: Path) -> None:
             cluster.wait_for("node 1 listens", lambda: listens(port))
             nodes.append(cluster.start("node-2", command))
             codes = [node.wait(JOB_TIMEOUT_S) for node in nodes]
-        except (TimeoutError, subprocess.TimeoutExpired) as error:
+        except TimeoutError as error:
             print(*(node.output() for node in nodes), sep="\n", file=sys.stderr)
             raise ReleaseError(f"the job did not end: {str(error).splitlines()[0]}") from None
         if any(codes):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from nursery import Nursery
 
 from local_etcd import LocalEtcd
 
@@ -26,3 +27,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
     """One member that all tests share: it must not be harmed."""
     with LocalEtcd(tmp_path_factory.mktemp("etcd"), flags=["--unsafe-no-fsync"]) as etcd:
         yield etcd
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts launchers at once: it is for tests in which it does not matter how a launcher begins."""
+    with Nursery() as nursery:
+        yield nursery

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -26,6 +27,7 @@ from softrun.agent.protocol.model import (
     Witnessed,
     Worker,
 )
+from softrun.runtime.calls import Way
 
 JOB = JobSettings(min_nodes=1, max_nodes=4, restart_policy="soft", worker_failure="no-replace")
 STORE = Address("host", 1)
@@ -118,9 +120,16 @@ rounds: st.SearchStrategy[Round] = st.one_of(
 )
 seconds = st.floats(0, 2**40)
 ballots: st.SearchStrategy[Ballot] = st.tuples(numbers, names)
+worker_names = st.builds(lambda node, rank: f"{node}/{rank}", names, st.integers(0, 99))
+scopes = st.lists(worker_names, max_size=3).map(tuple)
+tags = st.lists(st.tuples(worker_names, names), max_size=3).map(tuple)
+made = st.builds(Made, local_ranks, st.sampled_from(Way), names, names)
+verdicts = st.builds(
+    Verdict, numbers, scopes, numbers, st.sampled_from(Way), st.none() | st.booleans(), tags, scopes, names
+)
 messages: st.SearchStrategy[Message] = st.one_of(
     reports,
-    st.builds(Hello, reports, numbers, names),
+    st.builds(Hello, reports, numbers, names, st.none() | ballots),
     st.builds(Beat, seconds, seconds, seconds, st.booleans(), st.booleans()),
     st.builds(Record, rounds, st.booleans()),
     st.builds(Witnessed, numbers, names),
@@ -130,5 +139,14 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Accept, ballots, rounds),
     st.builds(Accepted, numbers, ballots),
     st.builds(Refused, numbers, ballots),
+    st.builds(
+        Calls,
+        numbers,
+        scopes,
+        numbers,
+        st.lists(made, max_size=2, unique_by=lambda m: m.local_rank).map(tuple),
+        st.sets(local_ranks, max_size=2).map(tuple),
+    ),
+    verdicts,
     st.builds(Decided, numbers, ballots),
 )

@@ -4,11 +4,14 @@ Each version of the record is agreed on by the members of the one before, each t
 (Lamport, "Paxos Made Simple", 2001; that a record names the voters for the next is his reconfiguration, with a window
 of one):
 
-    leader → voters    Prepare(ballot)            left out by the record's first member, in its first ballot
+    leader → voters    Prepare(ballot)
     voter  → leader    Promise(what it accepted last)
     leader → voters    Accept(ballot, round)
     voter  → leader    Accepted
     leader → everybody Decided
+
+The first two are left out by the record's first member, in its first ballot, and by voters that have promised with
+their Hello, when they began to follow that leader.
 
 A record is decided once every member has accepted it, but for those known to be dead, and for silent ones if a quorum
 has accepted it (`softrun.agent.consensus.quorum`). So each member in touch has each record: if all others die, it knows
@@ -91,9 +94,12 @@ class Replica:
         self._accepted_in = NO_BALLOT
         self._accepted: Round | None = None
         self._attempt: _Attempt | None = None
+        self._promised_ahead: dict[str, Ballot] = {}  # to this agent, by voters that were not asked
         self._news: Round | None = None
         self.short = False
         """Whether a proposal waits because too few members of the record are in touch."""
+        self.dropped = False
+        """Whether its last proposal has come to nothing: nobody was ever asked to accept it."""
 
     @property
     def missing(self) -> Collection[str]:
@@ -107,6 +113,13 @@ class Replica:
 
     # --- proposing
 
+    def falls_short(self) -> bool:
+        """Return whether too few voters of the record are in touch to decide on anything, which `short` says then."""
+        voters = self._voters(self.record) if self.record is not None and self._votes(self._node) else {}
+        out = {node: None for node in voters if self._is_out(node)}
+        self.short = bool(voters) and not self._suffices(voters.keys() - out.keys(), out)
+        return self.short
+
     def propose(self, round_: Round) -> list[Effect]:
         """Try to make `round_` the next record. Returns the effects; `take` has the record that is decided, if any."""
         record = self.record
@@ -118,32 +131,40 @@ class Replica:
             return self._decide(replace(round_, version=version, lineage=name, witness=""))
         if round_.version != record.version + 1:
             return []
-        voters = self._voters(record)
-        out = {node: None for node in voters if self._is_out(node)}
-        if not self._suffices(voters.keys() - out.keys(), out):
-            self.short = True
+        if self.falls_short():
             return []
-        self.short = False
         if self._attempt is not None and self._attempt.accept is not None:
             return []  # some may have accepted it, so it comes to its end first
-        if record.members[0].node == self._node and self._promised == NO_BALLOT:
+        if record.members[0].node == self._node and self._promised == NO_BALLOT and not self._promised_ahead:
             self._attempt = self._new_attempt(0, round_)
             return self._ask_to_accept(self._attempt, round_)
         if self._attempt is not None and self._attempt.ballot == self._promised:
             self._attempt.wish = round_
             return []
-        self._attempt = self._new_attempt(max(self._promised[0], 0) + 1, round_)
+        ahead = max((number for number, _ in self._promised_ahead.values()), default=0)
+        self._attempt = self._new_attempt(max(ahead, self._promised[0] + 1, 1), round_)
         prepare = Prepare(round_.version, self._attempt.ballot, record.lineage)
         self._promised = prepare.ballot
         self._attempt.promises.append(self._promise(prepare))
         self._attempt.hear(self._node)
-        return [*_say(record, prepare), *self.advance()]
+        for node, ballot in self._promised_ahead.items():
+            self._take_promise(node, ballot)
+        return [*self._ask_the_others(record, prepare, self._attempt), *self.advance()]
+
+    def _ask_the_others(self, record: Round, prepare: Prepare, attempt: _Attempt) -> list[Effect]:
+        """Return the effects that ask those that have not promised yet, if they are needed."""
+        if len(attempt.answered) == 1:
+            return _say(record, prepare)
+        if self._suffices(attempt.answered, attempt.missing):
+            return []
+        return [do.Say(node, prepare) for node in attempt.missing]
 
     def advance(self) -> list[Effect]:
         """Go on with this agent's own proposal if that is possible now. Call it after every observation."""
         attempt = self._attempt
         if attempt is not None and attempt.accept is None and attempt.ballot < self._promised:
-            self._attempt = attempt = None  # it may not vote for its own lower ballot any more
+            self._drop()  # it may not vote for its own lower ballot any more
+            attempt = None
         if self.record is None or attempt is None or not self._suffices(attempt.answered, attempt.missing):
             return []
         if attempt.accept is None:
@@ -156,7 +177,14 @@ class Replica:
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
         if self.record is None:
             raise AssertionError("a ballot without voters")
+        self.dropped = False
         return _Attempt((number, self._node), wish, self._voters(self.record))
+
+    def _drop(self) -> None:
+        """Give up its attempt. The engine proposes again after a while."""
+        if self._attempt is not None:
+            self.dropped = self._accepted is None  # it accepts itself what it asks others to accept
+        self._attempt = None
 
     def _ask_to_accept(self, attempt: _Attempt, round_: Round) -> list[Effect]:
         if self.record is None:
@@ -171,6 +199,33 @@ class Replica:
     def _decide(self, round_: Round) -> list[Effect]:
         self.read(round_)
         return [do.Say(None, Record(round_, stands=True))]
+
+    # --- promises that nobody asked for
+
+    def promise_ahead(self, node: str) -> Ballot | None:
+        """Promise the next ballot of `node`, which this agent follows from now on. None: it has to ask, or need not."""
+        record = self.record
+        if record is None or self._accepted is not None or not (self._votes(self._node) and self._votes(node)):
+            return None
+        if self._promised == NO_BALLOT and record.members[0].node == node:
+            return None
+        if self._promised[1] != node:
+            self._promised = (max(self._promised[0], 0) + 1, node)
+        return self._promised
+
+    def _promised_by(self, node: str, hello: Hello) -> None:
+        record = self.record
+        if record is None or (hello.version, hello.lineage) != (record.version, record.lineage):
+            return
+        if hello.promises is not None and hello.promises[1] == self._node and self._votes(node):
+            self._promised_ahead[node] = hello.promises
+            self._take_promise(node, hello.promises)
+
+    def _take_promise(self, node: str, ballot: Ballot) -> None:
+        attempt = self._attempt
+        if attempt is not None and attempt.accept is None and attempt.ballot == ballot:
+            attempt.promises.append(Promise(attempt.wish.version, ballot, lineage=self._lineage))
+            attempt.hear(node)
 
     # --- what others say
 
@@ -195,7 +250,7 @@ class Replica:
             case Refused(version, promised) if version == next_version:
                 self._promised = max(self._promised, promised)
                 if self._attempt is not None and promised > self._attempt.ballot:
-                    self._attempt = None  # the engine proposes again after a while
+                    self._drop()
             case Decided(version, ballot) if version == next_version:
                 if self._accepted is not None and self._accepted_in == ballot:
                     self._adopt(self._accepted)
@@ -225,11 +280,13 @@ class Replica:
         record = self.record
         if record is None:
             return []
+        if isinstance(hello, Hello):
+            self._promised_by(node, hello)
         if hello.lineage != record.lineage or hello.version < record.version:
             effects: list[Effect] = [self._show(node, record)]
         else:
             effects = []
-        if self._attempt is not None and hello.version <= record.version:
+        if self._attempt is not None and hello.version <= record.version and node not in self._attempt.answered:
             prepare = Prepare(record.version + 1, self._attempt.ballot, record.lineage)
             effects.append(do.Say(node, self._attempt.accept or prepare))
         return effects
@@ -245,11 +302,11 @@ class Replica:
             return None if not own and not _votes_in(last, self._node) else []
         return [self._show(node, last)]
 
-    def show(self, node: str) -> list[Effect]:
-        """Return the effect that shows the record to `node`."""
+    def show(self, node: str | None) -> list[Effect]:
+        """Return the effect that shows the record to `node`; None: to all that have dialled."""
         return [self._show(node, self.record)] if self.record is not None else []
 
-    def _show(self, node: str, round_: Round) -> Effect:
+    def _show(self, node: str | None, round_: Round) -> Effect:
         return do.Say(node, Record(round_, stands=round_ is self.record and self._peers.stands()))
 
     def read(self, round_: Round) -> None:
@@ -267,7 +324,8 @@ class Replica:
     def _begin_version(self) -> None:
         self._promised = self._accepted_in = NO_BALLOT
         self._accepted = self._attempt = None
-        self.short = False
+        self._promised_ahead.clear()
+        self.short = self.dropped = False
 
     def _is_foreign(self, message: Agreement) -> bool:
         """Whether the message is about another job that was this one, or will be."""

@@ -39,7 +39,7 @@ class Touch:
 
     @property
     def until(self) -> float:
-        """Until when it is certain that nobody has gone on without this agent."""
+        """Until when it is certain that nobody has gone on without this agent, or since when it is not any more."""
         return inf if self._members == (self._node,) else self._until
 
     def beat(self, to: str, now: float, *, leads: bool, follows: bool, asks: bool) -> Beat:
@@ -58,7 +58,8 @@ class Touch:
         self._heard[node] = beat.at
         until = beat.echo + beat.grant_s * (1 - DRIFT)
         if 0.0 < beat.echo <= now and beat.leads:
-            self._until = max(self._until, until)
+            if beat.grant_s or self._until == -inf:  # nothing is granted by a leader whose own lease does not stand
+                self._until = max(self._until, until)
         elif 0.0 < beat.echo <= now:
             self._granted[node] = max(self._granted.get(node, -inf), until)
         return first

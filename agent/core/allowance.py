@@ -5,7 +5,8 @@ An agent that is stopped, or whose host is cut off, cannot tell its workers that
 So it tells them in advance until when nobody can have gone on, and keeps moving that time forward.
 
 The agents grant each other leases for that (`softrun.agent.consensus.touch`). In etcd they may also go on without an
-agent whose lease there has expired (`softrun.agent.core.lease_clock`), so it is the lease that ends first that counts.
+agent whose lease there has expired (`softrun.agent.rendezvous.lease_clock`), so it is the lease that ends first that
+counts.
 
 One case is not covered: a step that begins in time, takes longer than the rest of the tolerance, and uses no group.
 """
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 from math import inf
 
-from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol.effects import Allow
+from softrun.agent.rendezvous.lease_clock import LeaseClock
 
 HOLD = 0.75
 """After this part of the tolerance no further step is completed. The rest is for the step under way."""
@@ -39,6 +40,8 @@ class Allowance:
 
     def advance(self, until: float, lease: LeaseClock) -> list[Allow]:
         """Return the new allowance, if it is time for one. `until`: when the leases granted by other agents end."""
+        if lease.lapsed:
+            return []  # the others may have gone on since, so nobody gets time in the world of then
         wanted = self._wanted(until, lease)
         moved = wanted.hold_at - self._allowed.hold_at
         if wanted == self._allowed or (self._allowed != NO_BOUND and 0 < moved < self._interval_s / 2):

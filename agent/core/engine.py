@@ -9,6 +9,7 @@ This file decides what to do about the record, the store, the lease and the othe
 
 - `softrun.agent.core.shared_record`: where the record is, and what it will be, if the agents keep it themselves
 - `softrun.agent.core.worker_news`: what the workers say and how they end
+- `softrun.agent.core.departures`: how this node leaves when it, or the whole job, is told to
 - `softrun.agent.core.stages`: the stages of an agent; the `match` statements below say what each observation does in
   each stage, including nothing
 - `softrun.agent.rendezvous.election`: which node this one follows, or whether it leads
@@ -17,22 +18,26 @@ This file decides what to do about the record, the store, the lease and the othe
 
 from __future__ import annotations
 
+from math import inf
+
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.answers import Answers
+from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine_config import EngineConfig
-from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.shared_record import SharedRecord
 from softrun.agent.core.stages import Stage, Stages
-from softrun.agent.core.standing import Departure, Standing
+from softrun.agent.core.standing import Standing
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import WorkerHealth
 from softrun.agent.core.worker_news import WorkerNews
 from softrun.agent.core.worker_slot import SIGKILL
+from softrun.agent.live.live_calls import LiveCalls
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.descriptions import describe_other_job, describe_round
 from softrun.agent.protocol.effects import Effect, Outbox, Outcome, Result
+from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     NO_REQUEST,
     Address,
@@ -46,11 +51,14 @@ from softrun.agent.protocol.model import (
 from softrun.agent.rendezvous import ranks, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.election import Election
+from softrun.agent.rendezvous.lease_clock import LeaseClock
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
-from softrun.runtime.events import WorldChangeEvent
+from softrun.runtime.calls import Call
+from softrun.runtime.events import Interruption, WorkerFault, WorldChangeEvent
 
 BARRIER_S = 5.0  # how long the agents may take to say which step their workers can reach
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
+TOGETHER_S = 0.3  # within which all nodes are told, if a scheduler ends the whole job
 LOST = "the others went on without this node, which they took for dead"
 FOUNDED_TWICE = "the job was founded twice, and the other one has come further"
 RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
@@ -65,6 +73,7 @@ class Engine:
         self._now = now
         self._effects = Outbox()
 
+        self._due_at: float | None = None  # when something is due, but for the calls; None: it was not computed since
         self._hurry = False  # it ends as soon as its workers are gone, even if others still need it
         self._store_empty = False
         self._lease = LeaseClock()
@@ -72,18 +81,30 @@ class Engine:
         self._answers = Answers(policy, self._workers)
         self._health = WorkerHealth(self._workers, config.host, now)
         self._barrier = StepBarrier(self._workers)
-        self._standing = Standing(config, self._answers, self._workers, self._health, self._barrier, self._lease)
+        self._calls = LiveCalls(config.node, config.job.durable)
+        self._standing = Standing(
+            config, self._answers, self._workers, self._health, self._barrier, self._lease, self._calls
+        )
         self._stages = Stages(config, self._answers, self._workers, self._standing, self._effects, now)
+
+        self._departures = Departures(
+            config, self._answers, self._workers, self._standing, self._stages, self._effects, now
+        )
 
         # A node that restarts its workers by itself need not wait for a peer's death to explain their failure.
         explained = config.job.max_nodes == 1 and policy.respond(Trigger.WORKER_FAILURE) is Response.STOP_MEET_START
         pauses = policy.respond(Trigger.SCALE_UP) is Response.PAUSE_MEET_WORK
+        save_s = min(config.grace_s, config.join_timeout_s / 2)
         timeouts = LeaderTimeouts(
             last_call_s=config.last_call_s,
             broken_s=0.0 if explained else config.broken_s,
             barrier_s=BARRIER_S if pauses else 0.0,
             telling_s=TELLING_S,
             converges=pauses,
+            stopping_s=BARRIER_S,
+            together_s=TOGETHER_S,
+            gives_up_s=config.join_timeout_s - save_s,
+            save_s=save_s,
         )
         agrees = bool(config.endpoints)
         self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now, agrees)
@@ -122,7 +143,14 @@ class Engine:
         """Take one observation in; returns what to do about it, in order."""
         if self.stage is Stage.ENDED:
             return []
-        self._now = now
+        match seen:  # in the path of a step: nothing else can follow from it, unless the record is to take it in
+            case saw.Called(local_rank, launch, call) if call.epoch == self._calls.used and call.fault is None:
+                if not self._config.job.durable:
+                    return self._calls.called(local_rank, launch, call, now)
+            case saw.Heard(node, (Calls() | Verdict()) as said):
+                if not self._config.job.durable:
+                    return self._calls.hear(node, said, now)
+        self._now, self._due_at = now, None
         self._effects.clear()
         self._election.look(now)
         self._shared.look(now)
@@ -143,13 +171,19 @@ class Engine:
         """When to observe a Tick if nothing else happens first; None once this agent has ended."""
         if self.stage is Stage.ENDED:
             return None
+        if self._due_at is None:
+            self._due_at = self._next_due()
+        late = self._calls.deadline()
+        return self._due_at if late is None or late <= self._now else min(self._due_at, late)
+
+    def _next_due(self) -> float:
         wanted = [
             *self._election.deadlines(),
             *self._news.deadlines(),
             self._lease.deadline(self._now),
             self._stages.deadline(),
             *self._shared.deadlines(),
-            self._standing.departure.until if self._standing.departure is not None else None,
+            *self._departures.deadlines(),
         ]
         # Anything overdue was handled just now, and waits for something else.
         return min(at for at in wanted if at is not None and at > self._now)
@@ -172,17 +206,23 @@ class Engine:
                     self._lease_expired(node, lease_number)
             case saw.LinkUp(node):
                 self._effects += self._election.link_up(node, self._said())
+                self._effects += self._calls.link_up(node)
             case saw.LinkDown(node, gone):
                 self._link_down(node, gone)
             case saw.Listening() | saw.Found() | saw.NotFound():
                 ended = self._shared.looked(seen, self._said())
                 if ended:
                     self._link_down(ended, gone=True)
+            case saw.Heard(node, (Calls() | Verdict()) as said):
+                self._effects += self._calls.hear(node, said, self._now)
             case saw.Heard(node, message):
                 self._heard(node, message)
             case saw.WorkerStoreOpened(port):
                 self._election.leadership.lend(Address(self._config.host, port))
             case saw.WorkerExited(local_rank, launch, exitcode):
+                self._calls.gone(local_rank, launch)
+                if exitcode == 0:
+                    self._effects += self._calls.departed(local_rank)
                 self._news.exited(local_rank, launch, exitcode, self._now)
             case saw.WorkerSaid(local_rank, launch, status):
                 self._news.said(local_rank, launch, status, self._now)
@@ -190,6 +230,8 @@ class Engine:
                 self._news.showed_progress(seen, self._now)
             case saw.StoreUsed(local_rank, launch, port):
                 self._news.used_store(local_rank, launch, port, self._now)
+            case saw.Called(local_rank, launch, call):
+                self._called(local_rank, launch, call)
             case saw.StepSeen():
                 self._effects += self._barrier.seen(seen)
             case saw.Signalled(signum):
@@ -203,6 +245,18 @@ class Engine:
         if isinstance(message, Report) and message.ends:
             self._link_down(node, gone=True)
 
+    def _called(self, local_rank: int, launch: int, call: Call) -> None:
+        """A worker's first call in its world, or one that says that its block has failed."""
+        self._effects += self._calls.called(local_rank, launch, call, self._now)
+        told = self._workers.told
+        if call.fault is None or told is None or not self._calls.is_open(call.epoch):
+            return
+        if call.fault and told.number == call.epoch:
+            causes = ((self._workers.rank(local_rank), Interruption.EXCEPTION),)
+            self._news.faulted(local_rank, WorkerFault(round=call.epoch, text=call.fault, causes=causes), self._now)
+        else:  # its groups broke, though nobody may be lost; or all were to go on in a next world after some more steps
+            self._standing.break_world()
+
     def _adopt(self, round_: Round) -> None:
         before, self._standing.record = self.record, round_
         if round_.settings != self._config.job:
@@ -214,6 +268,9 @@ class Engine:
             )
             return
         self._effects += self._election.adopt(round_)
+        self._effects += self._calls.adopt(round_, self._standing.is_in(round_))
+        if not round_.says_more_than(before):
+            return
         if round_.lost and set(round_.lost) & self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
         placed_before = self._standing.is_in(before)
@@ -222,11 +279,14 @@ class Engine:
             self._stages.open_since = self._now
         if before is None and not placed and len(round_.members) >= round_.settings.max_nodes:
             self._effects.note(f"all {len(round_.members)} places are taken: this node waits for one")
+        if placed and round_.preemption is not None and round_.phase is not Phase.CLOSED:
+            self._departures.preempted(round_.preemption, self._now)
+            self._departures.tell_workers(round_, self._now)
         if round_.phase is Phase.CLOSED:
             self._closed(round_)
         elif placed_before and not placed and self._standing.intent is NodeIntent.READY:
             if self._standing.departure is not None:
-                self._see_off(self._standing.departure, round_)
+                self._departures.see_off(self._standing.departure, round_, self._now)
             else:
                 self._evicted(LOST if round_.heir is None else FOUNDED_TWICE)
         elif placed and round_.phase is Phase.SEALED:
@@ -340,28 +400,26 @@ class Engine:
     def _closed(self, round_: Round) -> None:
         match self.stage:
             case Stage.FINISHED:
-                self._end(Result(Outcome.SUCCEEDED))
+                self._end(self._departures.result())
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING if round_.outcome:
                 self._stages.leave(
                     Result(Outcome.JOB_FAILED, round_.outcome, tuple(self._stages.verdict.failures)), self._now
                 )
             case Stage.RESTARTING if self._stages.verdict.charges:
                 self._stages.leave(self._stages.workers_failed(), self._now)
+            case Stage.WAITING | Stage.WORKING | Stage.RESTARTING if round_.preemption is not None:
+                self._stages.leave(Result(Outcome.PREEMPTED, round_.preemption.reason), self._now)
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._stages.leave(Result(Outcome.SUCCEEDED, "the job finished without this node"), self._now)
             case Stage.LEAVING:
                 pass  # ends when the workers are gone
 
     def _signalled(self, signum: int) -> None:
-        result = Result(Outcome.SIGNALLED, signum=signum)
         match self.stage:
-            case Stage.WORKING if self._standing.departure is None and self._others_may_go_on():
-                self._standing.departure = Departure(result, self._now + self._workers.leave_s)
-                self._effects.note("told to leave: this node works on until the others can go on without it")
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
-                self._stages.leave(result, self._now, signum)
+                self._departures.signalled(signum, self._now)
             case Stage.FINISHED:
-                self._stages.leave(Result(Outcome.SUCCEEDED), self._now)
+                self._stages.leave(self._departures.result(), self._now)
             case Stage.LEAVING:
                 self._hurry = True
                 self._effects += self._workers.stop(SIGKILL, self._now)
@@ -369,7 +427,7 @@ class Engine:
     def _store_lost(self, reason: str) -> None:
         match self.stage:
             case Stage.FINISHED:
-                self._end(Result(Outcome.SUCCEEDED))  # nothing is left to agree on
+                self._end(self._departures.result())  # nothing is left to agree on
             case Stage.LEAVING:
                 self._hurry = True
             case _:
@@ -384,36 +442,36 @@ class Engine:
 
     # --- nodes leave and join between two steps
 
-    def _others_may_go_on(self) -> bool:
-        """Whether the others can go on in a smaller world when this node leaves."""
-        record = self.record
-        return (
-            record is not None
-            and record.phase is Phase.SEALED
-            and self._standing.is_placed
-            and not record.finishing
-            and len(record.members) > record.settings.min_nodes
-            and self._answers.to(Trigger.SCALE_DOWN) is Response.PAUSE_MEET_WORK
-        )
-
-    def _see_off(self, leaving: Departure, round_: Round) -> None:
-        """The others have a world without this node."""
-        if self.stage is Stage.WORKING and round_.phase is Phase.SEALED and round_.leave_after:
-            leaving.seen_off = True
-            self._effects += self._workers.pause(WorldChangeEvent.SCALE_DOWN, self._now, round_.leave_after)
-        else:
-            self._stages.leave(leaving.result, self._now, leaving.result.signum)
-
-    def _go(self, leaving: Departure) -> None:
-        """Leave if the others no longer need this node, or if it has stayed for long enough."""
+    def _expelled(self) -> bool:
+        """Whether the leader has nobody wait for nodes that leave."""
+        if self._standing.departure is None:
+            return False
         asked = self._election.leaders_report(self.record, self._report())
-        if leaving.is_due(
-            works=self.stage is Stage.WORKING,
-            has_left=self._workers.has_left(),
-            expelled=asked is not None and asked.expels_leavers,
-            now=self._now,
-        ):
-            self._stages.leave(leaving.result, self._now, leaving.result.signum)
+        return asked is not None and asked.expels_leavers
+
+    def _keep_promise(self, report: Report) -> bool:
+        """Deliver no more verdicts if the leader asks for it; whether it has just asked."""
+        record, told = self.record, self._workers.told
+        asked = self._election.leaders_report(record, report)
+        if record is None or asked is None:
+            return False
+        if self._coordinator_is_through(record, asked) and self._standing.broken_round < record.number:
+            self._standing.break_world()
+        if asked.asks_promise != record.edition or self._standing.promised == record.edition:
+            return False
+        self._standing.promised = record.edition
+        self._calls.promise(record.number)
+        if told is not None and told.number == record.number:
+            self._standing.break_world()  # nothing more can be decided in it
+        return True
+
+    def _coordinator_is_through(self, record: Round, leader: Report) -> bool:
+        """Whether this node leads since the first one's work is done: nobody decides on calls in this world now."""
+        leads = leader.member.node == self._config.node != record.members[0].node
+        if not leads or self.stage is not Stage.WORKING or self._calls.used < record.number:
+            return False
+        first = self._election.leadership.reports.get(record.members[0].node)
+        return first is not None and (first.intent is NodeIntent.FINISHED or first.yields > 0)
 
     def _keep_in_step(self, report: Report) -> None:
         """Hold the workers while the leader asks for it."""
@@ -422,10 +480,10 @@ class Engine:
         request = NO_REQUEST
         if self.stage is Stage.WORKING and record is not None and told is not None and told.number == record.number:
             # A leader that is lost, or has gone on to the next record already, has not said that they may go on.
-            request = self._barrier.request if self._barrier.request[0] == record.version else NO_REQUEST
-            if asked is not None and asked.barrier_request[0] == record.version:
+            request = self._barrier.request if self._barrier.request[0] == record.edition else NO_REQUEST
+            if asked is not None and asked.barrier_request[0] == record.edition:
                 request = asked.barrier_request
-            elif asked is not None and asked.release_version == record.version:
+            elif asked is not None and asked.release_edition == record.edition:
                 request = NO_REQUEST
         self._effects += self._barrier.follow(request)
 
@@ -449,9 +507,12 @@ class Engine:
             self._fence()
         if self._lease.expiring(self._now):
             self._end_who_stays()
+        if self._lease.lapsed and self._workers.are_out():
+            self._lease.left()
+        for late in self._calls.overdue(self._now):
+            self._news.is_overdue(late, self._now)
         self._news.advance(self._now)
-        if self._standing.departure is not None and self.stage in (Stage.WAITING, Stage.WORKING, Stage.RESTARTING):
-            self._go(self._standing.departure)
+        self._departures.advance(self._expelled(), self._now)
         before = None
         while before is not self.stage:
             before = self.stage
@@ -467,8 +528,13 @@ class Engine:
         sure = self._lease.sure(self._now)
         seeks, founds = self.stage is Stage.WAITING, self._shared.founds or not self._shared.is_kept
         self._shared.choose_witness()
+        if self.record is not None:
+            self._election.leadership.owe(self._calls.undecided(self.record))
         self._effects += self._election.advance(self.record, report, seeks, sure, founds)
         report = self._standing.amended(report, self._election.leadership)
+        if self._keep_promise(report):
+            self._effects += self._election.advance(self.record, self._report(), seeks, sure, founds)
+            report = self._said()
         self._keep_in_step(report)
         self._effects += self._election.tell(self._standing.amended(report, self._election.leadership))
 
@@ -481,7 +547,7 @@ class Engine:
                     self._look_again()
             case Stage.FINISHED:
                 if self._leader() is None or self._stages.is_over(self._now):
-                    self._end(Result(Outcome.SUCCEEDED))
+                    self._end(self._departures.result())
             case Stage.LEAVING if not self._workers.living():
                 self._depart()
             case Stage.WORKING | Stage.RESTARTING | Stage.LEAVING | Stage.ENDED:
@@ -491,7 +557,9 @@ class Engine:
         """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
-        self._effects += self._allowance.advance(self._election.touch.until, self._lease)
+        for allow in self._allowance.advance(self._election.touch.until, self._lease):
+            self._effects.append(allow)
+            self._effects += self._calls.be_sure(allow.leave_at or inf, self._now)
 
     def _wait(self) -> None:
         leader = self._leader()

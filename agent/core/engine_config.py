@@ -32,6 +32,7 @@ class EngineConfig:
     broken_s: float = 0.5
     verdict_s: float = 0.5  # how long a worker's failure waits for news of a peer's death that excuses it
     grace_s: float = 30.0
+    time_limit_s: float | None = None  # after so long the job has ended; None: no limit
     limits: ProgressLimits = ProgressLimits()  # noqa: RUF009 - a frozen value
     """For workers that set no limits of their own."""
     exit_barrier_s: float = 300.0

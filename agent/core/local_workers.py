@@ -20,7 +20,7 @@ from softrun.agent.core.worker_slot import ABANDON_S, SIGKILL, State, WorkerSlot
 from softrun.agent.protocol.effects import UNKNOWN, Effect, Ending, Failure, Note, Spawn, Tell
 from softrun.agent.protocol.model import Address, Round, Worker
 from softrun.agent.rendezvous import ranks
-from softrun.runtime.events import ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import Preemption, ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
 
 JOIN_S = 60.0  # how long the workers may take to reach the agreed step when nodes are added
 LEAVE_S = 10.0  # and when a node leaves; at most a third of the grace time
@@ -53,8 +53,12 @@ class LocalWorkers:
         """The last world for which a worker had never asked when it exited 0."""
         self.missed = 0
         """The last world that a worker never entered because its work was done."""
+        self.asks = False
+        """One of them, or of those before them, has asked for a world: their script does."""
         self.never_asks = False
         """They take their world from their environment alone: nothing that they are told reaches them."""
+        self.ends_at: float | None = None
+        """When those that leave for good must have ended; None: nobody has said so."""
         self.waits_for_silent = True
         """Before their first world, the workers that are ready wait for the others."""
         self._given_up: list[Failure | None] = []
@@ -93,6 +97,19 @@ class LocalWorkers:
     def has_left(self) -> bool:
         """Whether all paused workers have left their world."""
         return all(slot.has_left for slot in self._slots if slot.runs and slot.paused)
+
+    def are_out(self) -> bool:
+        """Whether none is left in a world that it was told to leave: it has left it, or ended if it was told to end."""
+        return self.has_left() and not any(slot.lives and not slot.runs for slot in self._slots)
+
+    def heeds(self) -> bool:
+        """Whether workers are or were in a world and, told to leave for good, will stop after a step and save."""
+        there = [slot for slot in self._slots if slot.runs and not slot.outside]
+        return bool(there) and all(slot.heeds and slot.entered for slot in there)
+
+    def have_left(self) -> bool:
+        """Whether one of them has left its world for good, as it was told to."""
+        return any(slot.left for slot in self._slots)
 
     def outside(self) -> tuple[int, ...]:
         """The local ranks of the running workers that have yet to ask for their first world."""
@@ -152,6 +169,7 @@ class LocalWorkers:
         fresh: list[Tell] = []
         for slot in self._slots:
             info = places.get(slot.worker)
+            slot.begin(self._left_of(world.preemption, now))
             if info is None:
                 slot.since = 0
             elif slot.runs:
@@ -197,13 +215,33 @@ class LocalWorkers:
         slot.stop_after = step
         return [slot.tell(WorkerState.HEALTHY, None, self._number(), stop_after=step)]
 
+    def preempt(self, preemption: Preemption, now: float) -> list[Effect]:
+        """Tell each worker that works after which step all ranks of its world leave for good."""
+        at_work = [slot for slot in self._slots if slot.works and slot.preemption is None]
+        left = self._left_of(preemption, now)
+        return [slot.preempt(left, self._number()) for slot in at_work if left is not None]
+
+    def _left_of(self, preemption: Preemption | None, now: float) -> Preemption | None:
+        """What it says, with the time that is left."""
+        if preemption is None or self.ends_at is None:
+            return preemption
+        return preemption.model_copy(update={"seconds": max(self.ends_at - now, 0.0)})
+
     def pause(
-        self, change: WorldChangeEvent | None, now: float, leave_after: int = 0, ending: Ending = UNKNOWN
+        self,
+        change: WorldChangeEvent | None,
+        now: float,
+        leave_after: int = 0,
+        ending: Ending = UNKNOWN,
+        preemption: Preemption | None = None,
     ) -> list[Effect]:
-        """Tell PAUSED to each worker that works. It leaves after step `leave_after`, or at once if that is 0."""
+        """Tell PAUSED to each worker that works. It leaves after step `leave_after`, or at once if that is 0.
+
+        `preemption`: the node leaves for good, and nobody else does.
+        """
         until = now + (JOIN_S if change is WorldChangeEvent.SCALE_UP else self.leave_s)
         at_work = [slot for slot in self._slots if slot.works]
-        return [slot.pause(change, self._number(), now, leave_after, until, ending) for slot in at_work]
+        return [slot.pause(change, self._number(), now, leave_after, until, ending, preemption) for slot in at_work]
 
     @property
     def leave_s(self) -> float:
@@ -220,6 +258,7 @@ class LocalWorkers:
     def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> bool:
         """Take in a worker's status. False if it comes from an earlier process, or nobody needs it any more."""
         slot = self._slots[local_rank]
+        self.asks = self.asks or slot.launch == launch
         return slot.launch == launch and slot.said(status, self._limits, now)
 
     def look(self, local_rank: int) -> list[Effect]:
@@ -382,7 +421,7 @@ class LocalWorkers:
 
     def _gap(self, slot: WorkerSlot) -> None:
         """A worker has exited 0: note it if the others in its world may wait for it."""
-        if self.told is None or not slot.entered:
+        if self.told is None or not slot.since or slot.left:  # the others are in a world without it, or leave as well
             return
         if slot.spoke and slot.applied < slot.named:
             self._miss(slot, self.told)

@@ -24,7 +24,8 @@ class ProgressWatchdog:
     limits: ProgressLimits
     since: float
     _passed: set[float] = field(default_factory=set)  # the limits that have passed since then
-    _told_at: float | None = None  # since when it should have left its world
+    _told_at: float | None = None  # since when it should leave its world
+    _broken_at: float | None = None  # and since when nothing goes on there that it may wait for
 
     def apply(self, limits: ProgressLimits, now: float) -> None:
         """Watch the worker by these limits from now on."""
@@ -36,14 +37,16 @@ class ProgressWatchdog:
         """It was told of a world: what was done about it in the last one may have to be done again."""
         self._passed.clear()
 
-    def leave(self, now: float) -> None:
-        """It was told to leave its world."""
+    def leave(self, now: float, *, broken: bool = True) -> None:
+        """It was told to leave its world. If that is not `broken` the worker may take its time over its step."""
         if self._told_at is None:
             self._told_at = now
+        if broken and self._broken_at is None:
+            self._broken_at = now
 
     def left(self) -> None:
         """It has left its world."""
-        self._told_at = None
+        self._told_at = self._broken_at = None
 
     def deadline(self) -> float | None:
         """When to look next."""
@@ -83,6 +86,6 @@ class ProgressWatchdog:
 
     def _at(self, limit: float | None, leave: float | None) -> float | None:
         due = [] if limit is None else [self.since + limit]
-        if self._told_at is not None and leave is not None:
-            due.append(max(self.since, self._told_at) + leave)
+        if self._broken_at is not None and leave is not None:
+            due.append(max(self.since, self._broken_at) + leave)
         return min(due, default=None)

@@ -37,7 +37,7 @@ from softrun.agent.protocol.model import (
 from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.election import Election
 
-VISIT_S = 0.1  # a member that is not heard for so long is looked for
+VISIT_S = 0.1  # members that are not heard are looked for when no other has come in for so long
 
 
 class SharedRecord:
@@ -65,10 +65,13 @@ class SharedRecord:
         self._witness = WitnessLink(config.job.witness, config.beat_interval_s, config.beat_tolerance_s)
         peers = Peers(election.gone, self._is_silent, election.touch.parted, lambda: self._stands)
         self._replica = Replica(config.node, peers) if config.endpoints else None
+        if self._replica is not None:
+            election.promise = self._replica.promise_ahead
         self._search = Search(config.node, config.endpoints)
         self._searches_until = now + config.search_s
         self._visit_at: float | None = None  # when to look for the members that are not heard
         self._visit_s = VISIT_S
+        self._absent = 0  # how many were not heard when it looked last
         self._now = now
 
     # --- what is seen
@@ -88,7 +91,7 @@ class SharedRecord:
                 self._search.listening(endpoint)
             case saw.Found(endpoint, node):
                 sought = self._search.found(endpoint, node, self._now)
-                self._effects += self._election.found(node, own)
+                self._effects += self._election.found(node, own, asks=self._standing.cut_off)
                 return sought if sought != node else ""  # its port has been given to another
             case saw.NotFound(endpoint, stranger, refused):
                 sought = self._search.not_found(endpoint, stranger, self._now)
@@ -104,13 +107,19 @@ class SharedRecord:
         replica = self._replica
         if replica is None:
             return
+        before = replica.record
+        self._hear(node, message, own, replica)
+        if replica.record is not before:  # it was decided elsewhere: those that follow this agent may not know
+            self._effects += replica.show(None)
+
+    def _hear(self, node: str, message: Message, own: Report, replica: Replica) -> None:
         match message:
             case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided():
                 self._effects += replica.hear(node, message)
                 if replica.is_behind(message):
                     self._effects += self._election.ask(node, own)
             case Record():
-                self._told(node, message, replica)
+                self._told(node, message, own, replica)
             case Hello():
                 self._effects += self._election.greeted(node)
                 self._effects += replica.greet(node, message)
@@ -121,7 +130,7 @@ class SharedRecord:
                 if message.lineage in ("", self._lineage):
                     self._effects += replica.greet(node, message)
 
-    def _told(self, node: str, told: Record, replica: Replica) -> None:
+    def _told(self, node: str, told: Record, report: Report, replica: Replica) -> None:
         """Another agent shows its record."""
         own, round_ = self._standing.record, told.round
         answer = replica.compare(node, round_)
@@ -139,15 +148,26 @@ class SharedRecord:
         elif self._standing.cut_off:
             if told.stands and round_.phase is not Phase.CLOSED:
                 replica.read(round_)  # its world cannot go on: it joins the others as if it had been started again
-        elif self._election.leadership.leading and not own.is_last:
-            # The job was founded twice.
-            leader = Address(round_.members[0].host, round_.members[0].port) if round_.members else None
-            if not transitions.yields_to(own, round_):
-                self._effects += replica.show(node)
-                if leader is not None:
-                    self._search.visit(leader, self._now)  # it may not be this node
-            elif told.stands and leader is not None and round_.phase is not Phase.CLOSED:
-                self._effects += self._election.propose(transitions.give_up(own, leader))
+        else:
+            self._founded_twice(node, told, report, own, replica)
+
+    def _founded_twice(self, node: str, told: Record, report: Report, own: Round, replica: Replica) -> None:
+        """There is another job beside that in which this node has a place."""
+        round_ = told.round
+        if self._node in round_.by_node:
+            self._effects.append(do.Say(node, report))  # which tells that it is here
+        first = next(iter(round_.members), None)
+        if not self._election.leadership.leading or own.is_last:
+            if node not in own.by_node:  # else it was passed on already
+                self._effects += self._election.pass_on(told)
+        elif not transitions.yields_to(own, round_):
+            self._effects += replica.show(node)
+            if first is not None:
+                self._search.visit(Address(first.host, first.port), self._now)  # its leader may not be this node
+        elif told.stands and first is not None and round_.phase is not Phase.CLOSED:
+            # Its first member may be gone; the node that shows it is there, if it has a place in it.
+            heir = round_.by_node.get(node, first)
+            self._effects += self._election.propose(transitions.give_up(own, Address(heir.host, heir.port)))
 
     # --- the next record
 
@@ -171,10 +191,14 @@ class SharedRecord:
             else:
                 self._effects += replica.propose(round_)
         self._effects += replica.advance()
-        self._standing.cut_off = replica.short
         if replica.short and proposals:
             self._election.leadership.put_off(self._now)
             self._wait_for_others()
+        elif self._election.leadership.absent and not self._stands and replica.falls_short():
+            self._wait_for_others()  # it has nothing to propose, and could not
+        self._standing.cut_off = replica.short
+        if replica.dropped:
+            self._election.leadership.withdraw()
         news = replica.take()
         if news is not None and news.phase is Phase.CLOSED:
             self._effects += self._witness.take_leave(news)
@@ -199,7 +223,10 @@ class SharedRecord:
             warning=True,
         )
         self._standing.break_world()
+        since = self._stages.since
         self._stages.halt(self._now)
+        # All that waited for the same members give up together, not one after the other.
+        self._stages.open_since = min(self._now, max(since, self._election.touch.until))
 
     # --- the search
 
@@ -243,9 +270,11 @@ class SharedRecord:
         absent = [m for m in self._election.leadership.absent if not self._election.gone(m.node)]
         if record is not None and (missing := replica.missing):
             absent += [m for m in record.members if m.node in missing and m.node != self._node]
+        absent = [m for m in absent if not self._election.in_touch(m.node)]
+        before, self._absent = self._absent, len(absent)
         if not absent:
             self._visit_at = None
-        elif self._visit_at is None:
+        elif self._visit_at is None or len(absent) < before:
             self._visit_at, self._visit_s = self._now + VISIT_S, VISIT_S
         else:
             self._visit_s = min(2 * self._visit_s, self._interval_s)
@@ -266,7 +295,8 @@ class SharedRecord:
         record = self._standing.record
         if record is not None and node == record.witness:
             return self._witness.is_out(node, self._now)
-        return self._election.silent(node)
+        # Whoever is in another job casts no vote in this one.
+        return self._election.silent(node) or self._election.is_elsewhere(node)
 
     @property
     def _lineage(self) -> str:

@@ -156,7 +156,7 @@ class Stages:
         It is not if the workers show whether they work, and had not begun to: such a worker may fail every time.
         """
         workers = self._workers
-        if workers.has_asked() and not (self._answers.restarts_all or workers.has_worked()):
+        if workers.asks and not (self._answers.restarts_all or workers.has_worked()):
             return False
         return self.verdict.is_excused()
 

@@ -6,29 +6,46 @@ from dataclasses import dataclass, replace
 
 from softrun.agent.core.answers import Answers
 from softrun.agent.core.engine_config import EngineConfig
-from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import WorkerHealth
+from softrun.agent.live.live_calls import LiveCalls
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
 from softrun.agent.rendezvous.leader import Leader
+from softrun.agent.rendezvous.lease_clock import LeaseClock
 
 
 @dataclass
 class Departure:
-    """A node was told to leave and has not left yet."""
+    """A node that is to leave and has not left yet. Times are the engine's, in seconds."""
 
     result: Result
     until: float
-    """When it leaves even if the others still need it; by the engine's clock, in seconds."""
+    """When it leaves even if the others still need it."""
+    since: float
+    """When it was told, or learned that all leave."""
+    told_at: float | None = None
+    """When this node itself was told; None: others were, and all leave."""
+    all_leave: bool = False
+    """It was told that all are to leave."""
+    saves: bool = False
+    """Its workers save if all leave, so it waits for an agreement on that, also while there is no world."""
+    preempted: bool = False
+    """All leave, and its workers save."""
     seen_off: bool = False
     """Whether the others have a world without it: its workers then work on to the agreed step."""
 
-    def is_due(self, *, works: bool, has_left: bool, expelled: bool, now: float) -> bool:
+    @property
+    def reason(self) -> str:
+        """Who told it, or what did."""
+        return self.result.reason or f"signal {self.result.signum}"
+
+    def is_due(self, *, needed: bool, has_left: bool, expelled: bool, now: float) -> bool:
         """Whether it leaves now. `has_left`: its workers have left their world; `expelled`: nobody waits for it."""
-        needed = works and not (self.seen_off and has_left)
-        return not needed or (expelled and not self.seen_off) or now >= self.until
+        gone = self.seen_off and has_left
+        sent = expelled and not (self.seen_off or self.preempted)
+        return not needed or gone or sent or now >= self.until
 
 
 class Standing:
@@ -42,6 +59,7 @@ class Standing:
         health: WorkerHealth,
         barrier: StepBarrier,
         lease: LeaseClock,
+        calls: LiveCalls,
     ) -> None:
         self.record: Round | None = None
         self.incarnation = 1
@@ -54,6 +72,8 @@ class Standing:
         """Whether too few members of the record are in touch to agree on the next one."""
         self.departure: Departure | None = None
         """Set once it was told to leave, while it works until the others can go on without it."""
+        self.promised = 0
+        """The edition of the record in whose world no verdict is delivered any more."""
         self.said: Report | None = None
         """The last report."""
         self._yielded = 0
@@ -63,6 +83,7 @@ class Standing:
         self._health = health
         self._barrier = barrier
         self._lease = lease
+        self._calls = calls
 
     @property
     def life(self) -> tuple[str, int]:
@@ -114,7 +135,7 @@ class Standing:
 
     def report(self, leadership: Leader, now: float) -> Report:
         """Return its report as it is now. The sequence number rises if anything differs from the last report."""
-        workers = self._workers
+        workers, leaving = self._workers, self.departure
         own, done = self.member(), workers.done()
         report = Report(
             member=own,
@@ -122,40 +143,70 @@ class Standing:
             lineage=self.record.lineage if self.record is not None else "",
             done=done,
             broken_round=self.broken_round,
-            reason=self.reason,
+            reason=self.reason or (leaving.reason if leaving is not None else ""),
             sequence=self.said.sequence if self.said is not None else 0,
             fault=self._health.to_say(now),
             missed_round=workers.missed,
             through=workers.through(),
             stuck=workers.has_stuck(),
             since=workers.since(),
-            leaving=self.departure is not None,
+            leaving=leaving is not None,
+            leave_s=self._config.grace_s if leaving is not None else 0.0,
+            all_leave=leaving is not None and leaving.all_leave,
+            heeds=workers.heeds(),
             never_came=0 if self._answers.restarts_all else workers.never_came,
             asks=workers.has_asked(),
             told=workers.number,
             yields=self._yields(own, done),
+            calls=self._calls.used,
+            decides=self._decides(),
+            promised=self.promised,
+            verdicts=self._calls.delivered() if self._says_verdicts else (),
             barrier_answer=self._barrier.answer(),
             barrier_request=leadership.barrier_request,
-            release_version=leadership.release_version,
+            release_edition=leadership.release_edition,
             expels_leavers=leadership.expels_leavers,
+            asks_promise=leadership.asks_promise,
         )
         return self._numbered(report)
+
+    @property
+    def _says_verdicts(self) -> bool:
+        """Whether no more verdicts follow: it has promised that, or its work is done."""
+        has_promised = self.record is not None and self.promised == self.record.edition
+        return has_promised or self.intent is not NodeIntent.READY
+
+    def _decides(self) -> int:
+        number = self.record.number if self.record is not None else 0
+        return number if self._calls.used and self._calls.coordinates(number) else 0
 
     def amended(self, report: Report, leadership: Leader) -> Report:
         """Return the last report with what this node now says as a leader and to its leader."""
         now = (
             self._barrier.answer(),
             leadership.barrier_request,
-            leadership.release_version,
+            leadership.release_edition,
             leadership.expels_leavers,
+            leadership.asks_promise,
         )
-        then = (report.barrier_answer, report.barrier_request, report.release_version, report.expels_leavers)
+        then = (
+            report.barrier_answer,
+            report.barrier_request,
+            report.release_edition,
+            report.expels_leavers,
+            report.asks_promise,
+        )
         if now == then:
             return report
-        answer, request, release, expels = now
+        answer, request, release, expels, promise = now
         return self._numbered(
             replace(
-                report, barrier_answer=answer, barrier_request=request, release_version=release, expels_leavers=expels
+                report,
+                barrier_answer=answer,
+                barrier_request=request,
+                release_edition=release,
+                expels_leavers=expels,
+                asks_promise=promise,
             )
         )
 
@@ -165,13 +216,13 @@ class Standing:
         return self.said
 
     def _yields(self, own: Member, done: tuple[int, ...]) -> int:
-        """The version of the last record in which this node has a place that none of its workers needs any more."""
+        """The edition of the last record in which this node has a place that none of its workers needs any more."""
         record = self.record
         if (
             record is not None
-            and self._yielded != record.version
+            and self._yielded != record.edition
             and all(worker.local_rank in done for worker in own.workers)
             and self.is_placed
         ):
-            self._yielded = record.version
+            self._yielded = record.edition
         return self._yielded

@@ -11,6 +11,7 @@ from softrun.agent.core.stages import Stage, Stages
 from softrun.agent.core.standing import Standing
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import Finding, WorkerHealth
+from softrun.agent.live.live_calls import Overdue
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.descriptions import describe_exit
@@ -19,7 +20,7 @@ from softrun.agent.protocol.model import Phase
 from softrun.agent.rendezvous import ranks
 from softrun.agent.rendezvous.leader import Leader
 from softrun.policies import Response, Trigger
-from softrun.runtime.events import WorkerStatus
+from softrun.runtime.events import WorkerFault, WorkerStatus
 
 LOOK_S = 1.0  # how often to look whether workers that never asked for a world have begun
 
@@ -77,13 +78,19 @@ class WorkerNews:
             self._leadership.worked_in(told.number)
         if status.broken_round == told.number:
             self._standing.broken_round = told.number
-        if status.fault is None or status.fault.round != told.number:
+        if status.fault is not None:
+            self.faulted(local_rank, status.fault, now)
+
+    def faulted(self, local_rank: int, fault: WorkerFault, now: float) -> None:
+        """A worker reports that its work in a world has failed."""
+        told = self._workers.told
+        if told is None or fault.round != told.number:
             return
         if self._answers.restarts_all:
             # A restart is a new process, so a worker that needs one has failed.
             self._effects += self._workers.end(local_rank, now, hangs=False)
         else:
-            self._health.told(told, local_rank, status.fault, now)
+            self._health.told(told, local_rank, fault, now)
 
     def showed_progress(self, seen: saw.ProgressSeen, now: float) -> None:
         """A worker's progress was read."""
@@ -100,6 +107,17 @@ class WorkerNews:
             case Finding.SUSPECT | Finding.HANGS:
                 self._effects.note(f"{text} and is ended", warning=True)
                 self._effects += self._workers.end(local_rank, now)
+
+    def is_overdue(self, late: Overdue, now: float) -> None:
+        """A worker has been in its block for too long: it hangs, or waits for one that does."""
+        local_rank = late.local_rank
+        text = f"worker {local_rank} has been in its block for {late.timeout_s:g} s"
+        if not late.was_told and not self._answers.restarts_all:
+            self._suspect(local_rank, text, now)
+        elif not self._workers.waits(local_rank):
+            self._effects += self._workers.show(local_rank)
+            self._effects.note(f"{text} and is ended", warning=True)
+            self._effects += self._workers.end(local_rank, now)
 
     def _suspect(self, local_rank: int, text: str, now: float) -> None:
         self._effects += self._workers.show(local_rank)

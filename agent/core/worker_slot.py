@@ -31,9 +31,17 @@ from softrun.agent.protocol.effects import (
     Tell,
 )
 from softrun.agent.protocol.model import Worker
-from softrun.runtime.events import ProgressLimits, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import (
+    RESUME,
+    Preemption,
+    ProgressLimits,
+    WorkerInfo,
+    WorkerState,
+    WorkerStatus,
+    WorldChangeEvent,
+)
 
-SIGKILL, SIGTERM = 9, 15  # the numbers themselves: the pure modules import no signal module
+SIGABRT, SIGKILL, SIGSEGV, SIGTERM = 6, 9, 11, 15  # the numbers themselves: the pure modules import no signal module
 ABANDON_S = 30.0
 SHOW_S = 0.1  # for a worker to write its stacks
 
@@ -86,6 +94,10 @@ class WorkerSlot:
     looked: bool = False  # its progress was asked for
     info: WorkerInfo | None = None  # its place in the world that it was told last
     shown: bool = False  # it was asked for its stacks
+    heeds: bool = False  # told to leave for good, it stops after an agreed step, and saves
+    left: bool = False  # it has left its world for good, as it was told to
+    saved: bool = False  # and its interpreter ends, with nothing gone wrong
+    preemption: Preemption | None = None  # what it was told of that
     term_at: float | None = None
     kill_at: float | None = None
     abandon_at: float | None = None
@@ -153,6 +165,10 @@ class WorkerSlot:
 
     # --- telling
 
+    def begin(self, preemption: Preemption | None) -> None:
+        """What it is told next names a world, in which all may be leaving for good."""
+        self.preemption = preemption
+
     def start(self, info: WorkerInfo, now: float) -> None:
         """Its process is started with this place in its environment; what it is told comes next."""
         self.state, self.info = State.RUNNING, info
@@ -180,16 +196,23 @@ class WorkerSlot:
         leave_after: int,
         until: float,
         ending: Ending = UNKNOWN,
+        preemption: Preemption | None = None,
     ) -> Tell:
         """Tell it to leave after step `leave_after`, which it may take until `until`; 0: at once."""
         self.paused, self.stop_after = True, None
         self.in_step_until = until if leave_after else None
-        tell = self.tell(WorkerState.PAUSED, change, number, ending=ending, leave_after=leave_after)
+        tell = self.tell(
+            WorkerState.PAUSED, change, number, ending=ending, leave_after=leave_after, preemption=preemption
+        )
         self.leave = self.tells
-        # If nobody was lost, a worker may take its time over the step that it is in.
-        if self.watch is not None and change is not WorldChangeEvent.SCALE_UP and not leave_after:
-            self.watch.leave(now)
+        if self.watch is not None and not leave_after:
+            self.watch.leave(now, broken=change is not WorldChangeEvent.SCALE_UP)
         return tell
+
+    def preempt(self, preemption: Preemption, number: int) -> Tell:
+        """Tell it to leave for good, in the world that it is in."""
+        self.preemption, self.stop_after = preemption, None
+        return self.tell(WorkerState.HEALTHY, None, number)
 
     def call_out_of_step(self, number: int, now: float) -> Tell | None:
         """It has not reached the agreed step in time: call it into the next world at once."""
@@ -212,6 +235,7 @@ class WorkerSlot:
         ending: Ending = UNKNOWN,
         stop_after: int | None = None,
         leave_after: int = 0,
+        preemption: Preemption | None = None,
     ) -> Tell:
         """Return the next event. `info` is its place in the world of that number, by default the last that it knows."""
         info = info or self.info
@@ -229,6 +253,7 @@ class WorkerSlot:
             ending.lost,
             stop_after,
             leave_after or None,
+            preemption or (self.preemption if state is WorkerState.HEALTHY else None),
         )
 
     # --- what it says, and whether it makes progress
@@ -247,6 +272,7 @@ class WorkerSlot:
         self.ends, self.final = status.ends, status.final
         if status.ends and self.watch is not None:
             self.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
+        self.heeds, self.left, self.saved = status.heeds, status.left, status.left and status.saved
         self.called, self.worked = status.called, max(self.worked, status.worked, status.counts)
         self.outside = self.outside and not status.ready
         if self.has_left:
@@ -356,11 +382,14 @@ class WorkerSlot:
 
     def exited(self, exitcode: int) -> Failure | None:
         """Take in the end of its process. Returns its failure, if nobody had asked it to end."""
+        # torch's threads may abort a process that ends with a group.
+        well = exitcode == 0 or (exitcode == RESUME and self.left) or (self.saved and exitcode in (-SIGABRT, -SIGSEGV))
+        is_due = self.term_at is not None  # it is to be ended, and no signal was sent yet
         self.term_at = self.kill_at = self.abandon_at = None
         if self.state is State.STOPPING and not self.failing:
-            self.state = State.DONE if self.ends and exitcode == 0 else State.STOPPED
+            self.state = State.DONE if self.ends and well else State.STOPPED
             return None
-        if exitcode == 0 and not self.failing:
+        if well and (is_due or not self.failing):
             self.state = State.DONE
             return None
         self.state = State.FAILED

@@ -151,12 +151,14 @@ class Connection:
 
     # --- what goes over it
 
-    def send(self, line: bytes) -> None:
-        """Send one line, now or as soon as the peer takes it."""
-        if self.closed:
-            return
-        self._unsent += line if self.sealing is None else self.sealing.seal(line)
-        self._unsent += b"\n"
+    def put(self, line: bytes) -> None:
+        """Take one line to send: `push` sends it."""
+        if not self.closed:
+            self._unsent += line if self.sealing is None else self.sealing.seal(line)
+            self._unsent += b"\n"
+
+    def push(self) -> None:
+        """Send what was put, now or as soon as the peer takes it."""
         if self._sock is not None and not self._connecting:
             self._flush()
 

@@ -68,6 +68,7 @@ class Links:
             log=log,
             names=Names(selector, log),
         )
+        self._said: dict[Connection, None] = {}  # those with lines that `flush` sends
         self._probes = Probes(self._wiring)
         self._relays = Relays(selector, log)
         self._strangers = Strangers(log, lambda: self._listeners.listen_again())
@@ -118,25 +119,35 @@ class Links:
         self._relays.port = port
 
     def say(self, node: str | None, message: Message) -> None:
-        """Send on the link to `node`, or with None on every accepted link. A link that is not up takes nothing."""
-        line = encode_message(message)
+        """Send on the link to `node`, or with None on every accepted link, at the next `flush`.
+
+        A link that is not up takes nothing.
+        """
         if node is None:
             targets = self._accepted.links()
         else:
             target = self._dialled.link(node) or self._accepted.link(node)
             targets = [target] if target is not None else []
+        line = encode_message(message) if targets else b""
         for connection in targets:
             self._send(connection, line)
 
+    def flush(self) -> None:
+        """Send what was said: all that was said to one node at once."""
+        said, self._said = self._said, {}
+        for connection in said:
+            connection.push()
+
     def deadline(self) -> float | None:
         """When to call `sweep` though nothing happens; None if nothing is due."""
-        if self._wiring.soon:
+        if self._wiring.soon or self._said:
             return self._clock()
         parts = (self._probes, self._strangers, self._listeners, self._seeker)
         return min((due for part in parts if (due := part.deadline()) is not None), default=None)
 
     def sweep(self) -> None:
         """Do what is due. Call it whenever the loop wakes, and at the deadline."""
+        self.flush()
         for _ in range(len(self._wiring.soon)):
             self._wiring.soon.popleft()()
         now = self._clock()
@@ -145,21 +156,28 @@ class Links:
                 part.sweep(now)
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Send what is unsent, in at most `flush_s` seconds, then close everything."""
+        """Send what is unsent, in at most `flush_s` seconds, then close everything.
+
+        The listeners first: who sees the end of a link, and probes, is refused at once.
+        """
+        self._listeners.close()
         until = time.monotonic() + flush_s
         for connection in list(self._wiring.open):
             if (left := until - time.monotonic()) > 0:
                 connection.flush(left)
             connection.close()
         self._relays.close()
-        self._listeners.close()
         self._wiring.names.close()
 
     def _has_dialled(self, node: str) -> bool:
         return self._dialled.link(node) is not None
 
     def _send(self, connection: Connection, line: bytes) -> None:
-        connection.send(line)
+        connection.put(line)
+        if connection.up:
+            self._said[connection] = None
+        else:  # a line of a handshake: the connection may be closed next
+            connection.push()
 
     def _divert(self, connection: Connection) -> None:
         self._strangers.forget(connection)

@@ -20,11 +20,13 @@ from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.observation_queue import ObservationQueue, SignalsToQueue
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.observations import Observation
+from softrun.agent.snapshots.keeper import SnapshotKeeper
 from softrun.agent.store.backends import Backend
 from softrun.agent.store.base import StoreThreads
 from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy
+from softrun.runtime.calls import NODE_VARIABLE
 
 SWITCH_INTERVAL_S = 0.0005
 
@@ -57,6 +59,8 @@ def run_agent(
         relay = links.relay_to if backend.named_store is not None else None
         worker_stores = WorkerStores(observations.put_threadsafe, backend.bind, relay)
         supervisor = supervised(selector, observations.put, observations.put_threadsafe)
+        keeper = SnapshotKeeper(supervisor.directory, config.host, backend.bind, selector)
+        supervisor.add_to_environments({**keeper.environment, NODE_VARIABLE: config.node})
         engine = Engine(replace(config, port=links.port), policy, time.monotonic())
         driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor)
         try:
@@ -66,6 +70,7 @@ def run_agent(
             if store is not None:
                 store.close()
             worker_stores.close_all()
+            keeper.close()
             supervisor.close()
             observations.close()
             selector.close()

@@ -2,7 +2,8 @@
 
     sockets, pidfds, threads, signals ──observations──▶ engine ──effects──▶ store, links, supervisor
 
-It waits for the first thing that happens, or for the engine's next deadline, and wakes for nothing else.
+It waits for the first thing that happens, or for the engine's next deadline, and wakes for nothing else. Calls of
+live_workers, for which all workers wait in each step, are answered before it looks at what else may be due.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from softrun.agent.protocol.effects import Effect, Result
 from softrun.agent.protocol.observations import Tick
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.base import StoreThreads
+from softrun.agent.workers.call_lines import ONLY_CALLS
 from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
 
 NOTE_CHARACTERS = 2000  # of a line for the log; a part of it may come from other nodes
 LONGEST_SLEEP_S = 3600.0  # epoll takes no more than some weeks
+CALLS_S = 0.005  # how long nothing but workers' calls is looked at, if there is nothing else: a step waits for them
 
 logger = logging.getLogger("softrun")
 
@@ -58,20 +61,32 @@ class Driver:
             self._store.start()
         else:
             self._observations.put(Tick())
+        deadline, looked_at, quick = None, 0.0, False
         while True:
             while (observation := self._observations.take()) is not None:
                 for effect in self._engine.observe(observation, self._clock()):
                     if isinstance(effect, do.End):
                         return effect.result
+                    if not isinstance(effect, do.Say):
+                        self._links.flush()  # nobody waits for what this agent does besides
                     self._carry_out(effect)
-            deadline = self._engine.deadline()
-            wanted = [at for at in (deadline, self._links.deadline()) if at is not None]
-            timeout = min(max(0.0, min(wanted) - self._clock()), LONGEST_SLEEP_S) if wanted else None
-            for key, mask in self._selector.select(timeout):
-                key.data(mask)
+            self._links.flush()
+            if quick:
+                timeout: float | None = CALLS_S
+            else:
+                deadline = self._engine.deadline()
+                wanted = [at for at in (deadline, self._links.deadline()) if at is not None]
+                timeout = min(max(0.0, min(wanted) - self._clock()), LONGEST_SLEEP_S) if wanted else None
+            events = self._selector.select(timeout)
+            came = {key.data(mask) for key, mask in events}
+            now = self._clock()
+            quick = came == {ONLY_CALLS} and now < looked_at + CALLS_S
+            if quick:
+                continue
+            looked_at = now
             self._links.sweep()
             self._supervisor.listen()
-            if deadline is not None and self._clock() >= deadline:
+            if deadline is not None and now >= deadline:
                 self._observations.put(Tick())
 
     @property
@@ -82,6 +97,8 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case do.Answered(callers, reply):
+                self._supervisor.reply(callers, reply)
             case do.Tell():
                 self._supervisor.tell(effect)
             case do.Spawn():
@@ -102,8 +119,8 @@ class Driver:
                 self._stored.propose(round_)
             case do.RenewLease():
                 self._stored.renew()
-            case do.EndLease(node, lease_number, by):
-                self._stored.end_lease((node, lease_number), by)
+            case do.EndLease(node, lease_number, by, version):
+                self._stored.end_lease((node, lease_number), by, version)
             case do.OpenWorkerStore():
                 self._worker_stores.open()
             case do.CloseWorkerStore(port):

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from softrun.agent.errors import ProtocolError
+from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -40,7 +41,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 from softrun.agent.protocol.printable import printable
-from softrun.runtime.events import WorkerFault
+from softrun.runtime.events import Preemption, WorkerFault
 
 MOST_WORKERS = 1 << 16
 LARGEST = 1 << 53
@@ -84,7 +85,7 @@ def check_message(message: Message) -> None:
 
 
 _STEPS = frozenset({"leave_after", "first", "last"})
-_TEXTS = frozenset({"outcome", "reason"})
+_TEXTS = frozenset({"outcome", "reason", "mistake"})
 _NEEDED = frozenset({"restart_policy", "worker_failure"})
 
 # Each of these yields what is wrong, and assumes of the rest no more than what was found to be right before.
@@ -101,6 +102,9 @@ def _of_round(round_: Round) -> Iterator[str]:
     if round_.witness in round_.by_node:
         yield f"member {_shown(round_.witness)} is the witness as well"
     yield from _of_fault(round_.fault)
+    yield from _of_preemption(round_.preemption)
+    for verdict in round_.verdicts:
+        yield from _of_verdict(verdict)
     if round_.heir is not None:
         yield from _of_address("heir", round_.heir)
     elif round_.phase is Phase.GIVEN_UP:
@@ -166,6 +170,8 @@ def _of_report(report: Report) -> Iterator[str]:
     yield from _local_ranks("done", report.done)
     yield from _of_request("barrier_request", report.barrier_request)
     yield from _of_fault(report.fault)
+    for verdict in report.verdicts:
+        yield from _of_verdict(verdict)
     if report.barrier_answer is not None:
         yield from _of_answer(report.barrier_answer)
 
@@ -180,8 +186,45 @@ def _of_message(message: Message) -> Iterator[str]:
             yield from _of_ballot(message.ballot)
             if isinstance(message, Promise) and message.accepted_in is not None:
                 yield from _of_ballot(message.accepted_in)
+        case Calls():
+            yield from _of_calls(message)
+        case Verdict():
+            yield from _of_verdict(message)
         case Refused():
             yield from _of_ballot(message.promised)
+        case Hello(promises=promises, beat=beat):
+            if promises is not None:
+                yield from _of_ballot(promises)
+            if beat is not None:
+                yield from _of_fields(beat)
+
+
+def _of_calls(calls: Calls) -> Iterator[str]:
+    for name in calls.scope:
+        yield from _worker("scope", name)
+    yield from _local_ranks("calls", tuple(made.local_rank for made in calls.made))
+    yield from _local_ranks("departed", calls.departed)
+    for made in calls.made:
+        yield from _optional_name("tag", made.tag)
+        yield from _text("site", made.site)
+
+
+def _of_verdict(verdict: Verdict) -> Iterator[str]:
+    yield from _of_fields(verdict)
+    for name in verdict.scope:
+        yield from _worker("scope", name)
+    for name in verdict.gone:
+        yield from _worker("gone", name)
+    for name, tag in verdict.tags:
+        yield from _worker("tags", name)
+        yield from _optional_name("tag", tag)
+
+
+def _worker(where: str, name: str) -> Iterator[str]:
+    node, _, local_rank = name.rpartition("/")
+    yield from _name(f"node in {where}", node)
+    if not (local_rank.isascii() and local_rank.isdigit() and len(local_rank) < 6):
+        yield f"{where} names {_shown(name)}, which is no worker"
 
 
 def _of_ballot(ballot: Ballot) -> Iterator[str]:
@@ -217,6 +260,14 @@ def _of_fault(fault: WorkerFault | None) -> Iterator[str]:
         yield from _number("rank of fault", rank)
 
 
+def _of_preemption(preemption: Preemption | None) -> Iterator[str]:
+    if preemption is None:
+        return
+    yield from _number("step of preemption", preemption.after, LARGEST_STEP)
+    yield from _seconds("seconds of preemption", preemption.seconds)
+    yield from _text("reason of preemption", preemption.reason)
+
+
 def _of_address(name: str, address: Address | Member) -> Iterator[str]:
     if not is_host(address.host):
         yield f"{name} has host {_shown(address.host)}, which is no name or address of a host"
@@ -240,7 +291,7 @@ def is_host(host: str) -> bool:
 
 def _of_fields(value: Any) -> Iterator[str]:
     """Of the fields that are a number or a text, those that will be added one day among them."""
-    for name in value.__dataclass_fields__:
+    for name in getattr(value, "_fields", ()) or value.__dataclass_fields__:
         part = getattr(value, name)
         if isinstance(part, bool):
             continue

@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol.checks import check_message, check_round
+from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -36,7 +37,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 9
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
@@ -56,6 +57,8 @@ _NAMES: dict[type, bytes] = {
     Accepted: b"accepted",
     Refused: b"refused",
     Decided: b"decided",
+    Calls: b"calls",
+    Verdict: b"verdict",
 }
 _ADAPTERS: dict[bytes, TypeAdapter[Message]] = {
     name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in (Accept, Promise, Record)

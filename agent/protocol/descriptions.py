@@ -34,6 +34,7 @@ def _flags(settings: JobSettings) -> str:
     return (
         f"--nnodes {settings.min_nodes}:{settings.max_nodes} --restart_policy {settings.restart_policy} "
         f"--worker_failure {settings.worker_failure}{' --rdzv_backend static' if settings.named_store else ''}"
+        f"{' --commit durable' if settings.durable else ''}"
         f"{f' and tolerates {settings.tolerance_s:g} s of silence' if settings.tolerance_s else ''}"
         f"{_witness(settings.witness) if settings.witness is not None else ''}"
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from softrun.agent.protocol.model import Address, Member, Message, Round
-from softrun.runtime.events import WorkerFault, WorkerInfo, WorkerState, WorldChangeEvent
+from softrun.runtime.calls import Reply
+from softrun.runtime.events import Preemption, WorkerFault, WorkerInfo, WorkerState, WorldChangeEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,13 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class EndLease:
-    """End a lease of another node in the store, if this agent's own lease `by` still stands. LeasesExpired follows."""
+    """End a lease of another node in the store, if this agent's own lease `by` still stands, and the record of this
+    `version`. LeasesExpired follows."""
 
     node: str
     lease_number: int
     by: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class Tell:
     lost: tuple[int, ...] = ()
     stop_after: int | None = None
     leave_after: int | None = None
+    preemption: Preemption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +183,28 @@ class Allow:
     leave_at: float
 
 
+class Caller(NamedTuple):
+    """A worker, and which of its calls is answered."""
+
+    local_rank: int
+    launch: int
+    number: int
+
+
+class Answered(NamedTuple):
+    """Give these workers one reply. A worker that has ended is told nothing."""
+
+    callers: tuple[Caller, ...]
+    reply: Reply
+
+
 class Outcome(Enum):
     """Why an agent has ended."""
 
     SUCCEEDED = "SUCCEEDED"
     WORKERS_FAILED = "WORKERS_FAILED"  # on this node, for good
     SIGNALLED = "SIGNALLED"
+    PREEMPTED = "PREEMPTED"  # told to end, and to be started again later
     RENDEZVOUS_FAILED = "RENDEZVOUS_FAILED"  # too few nodes joined in time
     JOB_OVER = "JOB_OVER"  # before this agent joined it
     STORE_LOST = "STORE_LOST"
@@ -205,7 +226,7 @@ class Failure:
 class Result:
     """How the job ended for this agent, why, and the failures of its workers.
 
-    `signum` is the signal if `outcome` is SIGNALLED.
+    `signum` is the signal that ended it, if one did.
     """
 
     outcome: Outcome
@@ -249,6 +270,7 @@ Effect = (
     | LookForStore
     | ShowStacks
     | Allow
+    | Answered
     | Note
     | End
 )

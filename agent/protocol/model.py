@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from softrun.runtime.events import WorkerFault
+from softrun.agent.protocol.live import Calls, Verdict
+from softrun.runtime.events import Preemption, WorkerFault
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +53,7 @@ class NodeIntent(Enum):
 
 
 BarrierRequest = tuple[int, int]
-"""The version of the record in whose world workers are to wait, and how many requests in it came to nothing before."""
+"""The edition of the record in whose world workers are to wait, and how many requests in it came to nothing before."""
 NO_REQUEST: BarrierRequest = (0, 0)
 
 
@@ -80,7 +81,7 @@ class Report:
     lineage: str = ""  # of the record that it knows; a newcomer joins only that job
     done: tuple[int, ...] = ()  # local ranks of workers that exited 0: never part of a later world
     broken_round: int = 0  # the last world that one of its workers found broken; 0: none
-    reason: str = ""  # of FAILED: why the job is to end
+    reason: str = ""  # of FAILED: why the job is to end; if it leaves, why it does
     sequence: int = 0  # number of this report; only rises, so an older one that arrives late on another link is ignored
     fault: WorkerFault | None = None  # the last fault of its workers; several in one world are joined
     missed_round: int = 0  # the last world that one of its workers missed because its work was done; 0: none
@@ -89,15 +90,23 @@ class Report:
     since: int = 0  # the first world from which on one of its living workers has been in every world; 0: none has
     ends: bool = False  # its agent ends now, and has no say in the next record any more
     leaving: bool = False  # it wants to leave, and works until the others can do without it
+    leave_s: float = 0.0  # if it leaves: how many seconds its workers have to save and to end
+    all_leave: bool = False  # if it leaves: the whole job is to
+    heeds: bool = False  # its workers, told to leave for good, stop after an agreed step and save
     never_came: int = 0  # the last world in which a worker exited 0 without ever asking for a world; 0: none
     asks: bool = False  # its workers ask for their worlds, and so stop by themselves if their agent is not heard
     told: int = 0  # the last world that its workers were told of; a change of this field only is not sent
-    yields: int = 0  # the version of the record whose next world it cannot be in, so others lead first; 0: none
+    yields: int = 0  # the edition of the record whose next world it cannot be in, so others lead first; 0: none
+    calls: int = 0  # the last world in which its workers have called live_workers or live_barrier; 0: none
+    decides: int = 0  # up to which world it coordinates the calls in all worlds that are not over
+    promised: int = 0  # the edition of the record in whose world, and those before it, it delivers no verdict any more
+    verdicts: tuple[Verdict, ...] = ()  # what was delivered there last, once it has promised or its work is done
     barrier_answer: BarrierAnswer | None = None  # after which steps its workers wait, at the leader's request
     # Only a leader sets these:
     barrier_request: BarrierRequest = NO_REQUEST  # asks all workers to wait
-    release_version: int = 0  # the version of the record in whose world they may go on; 0: none
+    release_edition: int = 0  # the edition of the record in whose world they may go on; 0: none
     expels_leavers: bool = False  # nodes that leave must not wait for the others
+    asks_promise: int = 0  # the edition of the record that is to end, so nodes are to promise; 0: none
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,6 +132,7 @@ class JobSettings:
     named_store: bool = False  # the workers of the first world meet at the address that the user has named
     tolerance_s: float = 0.0  # how long the agents wait for a silent one
     witness: Address | None = None  # where the job's witness listens, if it has one
+    durable: bool = False  # no worker has an answer to a call of live_workers before the record has it
 
 
 class Phase(Enum):
@@ -153,6 +163,18 @@ class Round:
     lineage: str = ""  # the node that founded the job; two founders may not know of each other
     heir: Address | None = None  # if GIVEN_UP: of an agent of the job that this one becomes part of
     witness: str = ""  # has the casting vote on the next record, though it is no node; "": none has
+    verdicts: tuple[Verdict, ...] = ()  # the last ones of the worlds that ended last, or, if durable, of this one
+    decided: int = 0  # how many of its changes were such verdicts, and nothing else
+    preemption: Preemption | None = None  # if all workers leave for good, and the job goes on later
+
+    @property
+    def edition(self) -> int:
+        """It counts the changes but those that only answer calls: what is under way in a world goes on then."""
+        return self.version - self.decided
+
+    def says_more_than(self, before: Round | None) -> bool:
+        """Return whether more has changed since `before` than that calls were answered."""
+        return before is None or (before.edition, before.lineage) != (self.edition, self.lineage)
 
     @property
     def is_last(self) -> bool:
@@ -183,6 +205,9 @@ def first_version(lineage: str) -> int:
 
 # --- messages between agents
 
+Ballot = tuple[int, str]
+"""The number of an attempt to change the record, and the node that makes it. The higher one counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -205,16 +230,15 @@ class Hello:
     """A report that asks for one in return, and for the record if the sender's is older or of another founder.
 
     It is the first on a link that was dialled, and the answer to a beat from a node whose report is missing or may be
-    out of date.
+    out of date. To a node that it follows from now on it gives its first beat as well, and may promise that node's next
+    ballot: it has accepted nothing as the next record, and will accept nothing from lower ballots.
     """
 
     report: Report
     version: int = 0  # of the newest record that the sender knows; 0: none
     lineage: str = ""  # of that record
-
-
-Ballot = tuple[int, str]
-"""The number of an attempt to change the record, and the node that makes it. The higher one counts."""
+    promises: Ballot | None = None
+    beat: Beat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,4 +319,4 @@ class Witnessed:
 Agreement = Prepare | Promise | Accept | Accepted | Refused | Decided
 """The messages by which the members agree on the next record (`softrun.agent.consensus.replica`)."""
 
-Message = Report | Hello | Beat | Record | Witnessed | Agreement
+Message = Report | Hello | Beat | Record | Witnessed | Agreement | Calls | Verdict

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from softrun.agent.protocol.model import Address, Message, Round
+from softrun.runtime.calls import Call
 from softrun.runtime.events import WorkerStatus
 
 
@@ -153,6 +155,14 @@ class StoreUsed:
     port: int
 
 
+class Called(NamedTuple):
+    """A worker has made a call of live_workers or live_barrier, and waits for the reply."""
+
+    local_rank: int
+    launch: int
+    call: Call
+
+
 @dataclass(frozen=True, slots=True)
 class Signalled:
     """This agent received a signal that it handles."""
@@ -182,6 +192,7 @@ Observation = (
     | ProgressSeen
     | StepSeen
     | StoreUsed
+    | Called
     | Signalled
     | Tick
 )

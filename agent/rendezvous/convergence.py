@@ -38,7 +38,7 @@ class Convergence:
     def __init__(self) -> None:
         self._worked = 0  # the last world in which a step is known to have been completed
         self._world = (0, 0.0)  # the present one, and when it was first seen
-        self._wanted = (0, 0.0)  # the version of the record that another is to follow, and since when
+        self._wanted = (0, 0.0)  # the edition of the record that another is to follow, and since when
 
     def worked_in(self, number: int) -> bool:
         """Note that a step was completed in this world; returns whether that is news."""
@@ -56,8 +56,8 @@ class Convergence:
             if decision.again_at is None:
                 self._wanted = (0, 0.0)
             return decision
-        if self._wanted[0] != round_.version:
-            self._wanted = (round_.version, now)
+        if self._wanted[0] != round_.edition:
+            self._wanted = (round_.edition, now)
         is_open = round_.phase is Phase.OPEN
         if not is_open and self._has_worked(round_, now):
             return _counted(decision, 0)

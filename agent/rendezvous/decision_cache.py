@@ -12,6 +12,7 @@ nodes would look at 10,000 nodes 10,000 times. A decision says which reports can
     new in `since`, `asks`,
       `never_came`, what leaders say    is any other                            yes
     new in its barrier's answer         waits for another's (`unanswered`)      yes
+    new in `heeds`                      is that all is well                     yes
     of a node that has FINISHED         waits for another to (`unfinished`)     yes
     new in anything else                is any other                            no
 """
@@ -46,9 +47,15 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         since=report.since,
         barrier_answer=report.barrier_answer if others_owe else before.barrier_answer,
         barrier_request=report.barrier_request,  # what leaders say
-        release_version=report.release_version,
+        release_edition=report.release_edition,
         expels_leavers=report.expels_leavers,
+        asks_promise=report.asks_promise,
+        calls=report.calls,  # the leader looks at these by itself
+        decides=report.decides,
+        promised=report.promised,
+        verdicts=report.verdicts,
         asks=report.asks,
+        heeds=report.heeds if decision.is_idle and not decision.crowd else before.heeds,
         told=report.told,  # only the number of the next world
         never_came=report.never_came,
     )

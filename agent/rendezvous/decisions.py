@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from softrun.agent.protocol.descriptions import count
-from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round
+from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round, Worker
 from softrun.agent.rendezvous import member_status, ranks, transitions
 from softrun.agent.rendezvous.member_status import MemberStatus
-from softrun.runtime.events import WorkerFault, joined
+from softrun.runtime.events import Preemption, WorkerFault, joined
 
 MOST_APART = 10  # steps; ranks further apart do not count the same steps, so they have no step in common
 
@@ -34,6 +34,10 @@ class LeaderTimeouts:
     barrier_s: float = 0.0  # for agreement on a step that all can reach, if nobody was lost; 0: no step barrier
     telling_s: float = 0.0  # until all have heard of a world; that long they go on in the last one
     converges: bool = False  # workers show whether they work, so worlds in which none did are counted
+    stopping_s: float = 0.0  # for agreement on the step after which the whole job stops
+    together_s: float = 0.0  # after one node was told to leave, for others that may be told at the same moment
+    gives_up_s: float = 0.0  # for members that are missing, before those that wait for them save and leave; 0: for ever
+    save_s: float = 0.0  # how long they may take to do that
 
 
 @dataclass
@@ -45,6 +49,8 @@ class LeaderTimers:
     fault_since: float | None = None
     barrier_since: float | None = None
     attempts: int = 0  # how many barriers have come to nothing
+    leaving_since: float | None = None
+    short_since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class _Case:
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
         return {
-            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead)
+            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead, self.round.lineage)
             for m in self.round.members
         }
 
@@ -136,7 +142,15 @@ class _Case:
 
     @cached_property
     def leaving(self) -> list[str]:
+        """Those that leave before the others; nobody does if all are to."""
+        if self.round.preemption is not None:
+            return []
         return [m.node for m in self.living if self.reports[m.node].leaving]
+
+    @cached_property
+    def all_heed(self) -> bool:
+        """Whether the workers of all members have said that they stop after an agreed step, and save."""
+        return bool(self.round.number and self.living) and all(self.reports[m.node].heeds for m in self.living)
 
     @cached_property
     def stay(self) -> list[Member]:
@@ -151,6 +165,11 @@ class _Case:
     @property
     def least(self) -> int:
         return 1 if self.round.finishing else self.round.settings.min_nodes
+
+    @property
+    def few(self) -> bool:
+        """Whether those that do not leave are too few for a world."""
+        return len(self.living) + len(self.newcomers) - len(self.leaving) < self.least
 
     @property
     def enough(self) -> bool:
@@ -171,6 +190,12 @@ class _Case:
     def fall_short(self) -> Round:
         return transitions.fall_short(self.round, self.stay, self.lost)
 
+    def stop(self, preemption: Preemption) -> Round:
+        """A last world of all that live, in which the workers save."""
+        told = max(self.reports[m.node].told for m in self.living)
+        last = transitions.seal(self.round, self.living, self.store, self.lost, _anywhere(self.fault), after=told)
+        return transitions.preempted(last, preemption)
+
 
 # --- the phases
 
@@ -184,7 +209,7 @@ def _a_node_failed(case: _Case) -> Decision | None:
 
 def _somebody_is_unheard(case: _Case) -> Decision | None:
     unheard = [m.node for m in case.round.members if case.statuses[m.node] is MemberStatus.UNHEARD]
-    return Decision(f"waiting to hear from {_named(unheard)}", unheard=unheard[-1]) if unheard else None
+    return Decision(f"waiting to hear from {named(unheard)}", unheard=unheard[-1]) if unheard else None
 
 
 def _the_work_is_done(case: _Case) -> Decision | None:
@@ -202,12 +227,51 @@ def _the_work_is_done(case: _Case) -> Decision | None:
     return None
 
 
+def _the_job_is_told_to_leave(case: _Case) -> Decision | None:
+    """All nodes leave, or so many that the others could not go on, and their workers can save."""
+    if not case.leaving or case.round.finishing or not case.all_heed:
+        case.timers.leaving_since = None
+        return None
+    told = [case.reports[node] for node in case.leaving]
+    if case.stay and not (case.few or any(report.all_leave for report in told)):  # newcomers have nothing to go on from
+        return _more_may_leave(case)
+    preemption = Preemption(reason=told[0].reason, seconds=min(report.leave_s for report in told))
+    reason = f"the job is told to leave ({preemption.reason})"
+
+    def after(step: int) -> Decision:
+        if step:
+            stops = preemption.model_copy(update={"after": step})
+            return Decision(reason, transitions.preempt(case.round, stops))
+        if case.timeouts.barrier_s:
+            return Decision(reason, case.stop(preemption))
+        return _expels(case)  # its workers are started again in each world, with nothing to save
+
+    gone = case.lost or _shrunk(case.round, case.reports, case.statuses)
+    if case.round.phase is Phase.OPEN or gone or case.fault is not None or _broken(case.round, case.reports):
+        return after(0)
+    return _between_steps(case, reason, after, case.timeouts.stopping_s)
+
+
+def _more_may_leave(case: _Case) -> Decision | None:
+    """A scheduler that ends a job tells all of its nodes, one after the other."""
+    if case.timers.leaving_since is None:
+        case.timers.leaving_since = case.now
+    due = case.timers.leaving_since + case.timeouts.together_s
+    if case.now >= due:
+        return None
+    return Decision(f"{named(case.leaving)} leaves; waiting whether others do", again_at=due)
+
+
 def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
-    """Too few nodes would remain, the job is finishing, or there is no world whose step the leavers could end."""
-    few = len(case.living) + len(case.newcomers) - len(case.leaving) < case.least
-    if case.leaving and (case.round.phase is Phase.OPEN or case.round.finishing or few):
-        return Decision(f"{', '.join(case.leaving)} must leave without waiting for the others", expels_leavers=True)
+    """Too few nodes would remain, the job is finishing, or there is no step that the leavers could end."""
+    stepless = case.round.phase is Phase.OPEN or not case.timeouts.barrier_s
+    if case.leaving and (stepless or case.round.finishing or case.few):
+        return _expels(case)
     return None
+
+
+def _expels(case: _Case) -> Decision:
+    return Decision(f"{', '.join(case.leaving)} must leave without waiting for the others", expels_leavers=True)
 
 
 def _there_is_no_world(case: _Case) -> Decision | None:
@@ -222,10 +286,24 @@ def _there_is_no_world(case: _Case) -> Decision | None:
         if case.lost and case.stay:
             # Nodes that live after all, and follow another that believes it leads, learn from this to come back.
             return Decision(reason, case.fall_short())
-        return Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes)
+        return _nobody_comes(case, Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes))
     if round_.number or case.full or round_.finishing:
         return Decision(f"{count(len(world), 'node')} suffice", case.seal())
     return _after_last_call(case)
+
+
+def _nobody_comes(case: _Case, waits: Decision) -> Decision:
+    """Before the members give up, their workers save what they have kept for so long."""
+    if not (case.timeouts.gives_up_s and case.all_heed):
+        return waits
+    if case.timers.short_since is None:
+        case.timers.short_since = case.now
+    due = case.timers.short_since + case.timeouts.gives_up_s
+    if case.now < due:
+        return replace(waits, again_at=due)
+    least = count(case.round.settings.min_nodes, "node")
+    reason = f"fewer than {least} were there for {case.timeouts.gives_up_s:.0f} s"
+    return Decision(reason, case.stop(Preemption(reason=reason, seconds=case.timeouts.save_s)))
 
 
 def _somebody_is_gone(case: _Case) -> Decision | None:
@@ -255,6 +333,8 @@ def _the_world_is_broken(case: _Case) -> Decision | None:
     if not (_broken(case.round, case.reports) and case.enough):
         timers.broken_since = None
         return None
+    if _is_given_up(case.round, case.reports):
+        return Decision("nothing more is delivered in this world", case.seal())
     if timers.broken_since is None:
         timers.broken_since = case.now
     due = timers.broken_since + case.timeouts.broken_s
@@ -265,6 +345,8 @@ def _the_world_is_broken(case: _Case) -> Decision | None:
 
 def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
     """Nobody was lost, so nobody needs to be interrupted."""
+    if case.round.preemption is not None:
+        return None  # the world saves; a worker that is ready only now comes too late
     if case.leaving:
         decision = Decision(f"{', '.join(case.leaving)} leaves", case.seal())
     elif len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay):
@@ -273,7 +355,15 @@ def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
         decision = Decision("newcomers fill the world", case.seal())
     else:
         decision = _after_last_call(case)
-    return _between_steps(case.round, case.reports, decision, case.timeouts, case.timers, case.now)
+    sealed = decision.proposal
+    if sealed is None or not case.timeouts.barrier_s:
+        return decision
+    return _between_steps(
+        case,
+        decision.reason,
+        lambda step: replace(decision, proposal=replace(sealed, leave_after=step)),
+        case.timeouts.barrier_s,
+    )
 
 
 def _all_is_well(case: _Case) -> Decision:
@@ -286,6 +376,7 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
     _a_node_failed,
     _somebody_is_unheard,
     _the_work_is_done,
+    _the_job_is_told_to_leave,
     _leavers_cannot_be_waited_for,
     _there_is_no_world,
     _somebody_is_gone,
@@ -299,36 +390,26 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
 # --- helpers of the phases
 
 
-def _between_steps(
-    round_: Round,
-    reports: dict[str, Report],
-    decision: Decision,
-    timeouts: LeaderTimeouts,
-    timers: LeaderTimers,
-    now: float,
-) -> Decision:
-    """Before the next world is sealed, agree on the step after which all leave the last one."""
-    if decision.proposal is None or not timeouts.barrier_s:
-        return decision
+def _between_steps(case: _Case, reason: str, after: Callable[[int], Decision], patience_s: float) -> Decision:
+    """Agree on a step first. `after` decides then, also if there is none (0) within `patience_s`."""
+    round_, reports, timers = case.round, case.reports, case.timers
     answered = {m.node: reports[m.node].barrier_answer for m in round_.members}
-    request = (round_.version, timers.attempts)
+    request = (round_.edition, timers.attempts)
     answers = [answer for answer in answered.values() if answer is not None and answer.request == request]
     last = max((answer.last for answer in answers), default=0)
     if len(answers) == len(answered) and (not last or all(answer.all for answer in answers)):
         alike = last - min((answer.first for answer in answers if answer.first), default=0) <= MOST_APART
         step_s = max(answer.step_s for answer in answers)
-        leave_after = last + int(timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
-        return replace(decision, proposal=replace(decision.proposal, leave_after=leave_after), asks_barrier=True)
+        agreed = last + int(case.timeouts.telling_s / step_s if step_s else 0) if last and alike else 0
+        return replace(after(agreed), asks_barrier=True)
     if timers.barrier_since is None:
-        timers.barrier_since = now
-    due = timers.barrier_since + timeouts.barrier_s
-    if now >= due:
-        return decision
+        timers.barrier_since = case.now
+    due = timers.barrier_since + patience_s
+    if case.now >= due:
+        return after(0)
     silent = [node for node, answer in answered.items() if answer is None or answer.request != request]
     waited_for = silent or [node for node, answer in answered.items() if answer is not None and not answer.all]
-    return Decision(
-        f"{decision.reason}; agreeing on a step", again_at=due, asks_barrier=True, unanswered=waited_for[-1]
-    )
+    return Decision(f"{reason}; agreeing on a step", again_at=due, asks_barrier=True, unanswered=waited_for[-1])
 
 
 def _after_last_call(case: _Case) -> Decision:
@@ -392,11 +473,13 @@ def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, Membe
     return any(
         statuses[m.node] in (MemberStatus.WITHDRAWN, MemberStatus.LOST)
         or (statuses[m.node] is MemberStatus.STAYS and not _names_all(reports[m.node].member, m))
-        or (
-            statuses[m.node] is MemberStatus.DONE and not {w.local_rank for w in m.workers} <= set(reports[m.node].done)
-        )
+        or (statuses[m.node] is MemberStatus.DONE and not set(m.workers) <= _done(reports[m.node]))
         for m in round_.members
     )
+
+
+def _done(report: Report) -> set[Worker]:
+    return {worker for worker in report.member.workers if worker.local_rank in report.done}
 
 
 def _names_all(reported: Member, placed: Member) -> bool:
@@ -413,6 +496,13 @@ def _broken(round_: Round, reports: dict[str, Report]) -> bool:
     if any(report.broken_round == round_.number for report in there):
         return True
     return any(report.asks for report in there) and any(report.never_came == round_.number for report in there)
+
+
+def _is_given_up(round_: Round, reports: dict[str, Report]) -> bool:
+    """Return whether the world is broken only because the leader has begun to end it: no loss has to explain that."""
+    placed = {m.life for m in round_.members}
+    broken = [r for r in reports.values() if r.broken_round == round_.number and r.member.life in placed]
+    return bool(broken) and all(report.promised == round_.edition for report in broken)
 
 
 def _fault(round_: Round, reports: dict[str, Report]) -> WorkerFault | None:
@@ -437,8 +527,9 @@ def _who_is_missing(stay: list[Member], statuses: dict[str, MemberStatus]) -> st
         for node, what in sorted(statuses.items())
         if what in (MemberStatus.LOST, MemberStatus.WITHDRAWN)
     ]
-    return _named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
+    return named(told) or f"a worker is gone, {sum(len(m.workers) for m in stay)} stay"
 
 
-def _named(nodes: list[str]) -> str:
+def named(nodes: list[str]) -> str:
+    """Name them in one line, the first of many."""
     return ", ".join(nodes if len(nodes) <= 10 else [*nodes[:9], f"{len(nodes) - 9} more"])

@@ -11,13 +11,13 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from softrun.agent.consensus.touch import Touch
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Beat, Hello, Member, Message, Phase, Record, Report, Round
+from softrun.agent.protocol.model import Ballot, Beat, Hello, Member, Message, Phase, Record, Report, Round
 from softrun.agent.rendezvous import member_status, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
@@ -48,7 +48,7 @@ class Election:
         self._record: Round | None = None
         self._liveness = Liveness(interval_s, tolerance_s, now)
         self.touch = Touch(node, lambda: self._liveness.promise_s)
-        self.leadership = Leader(node, self._liveness, timeouts, interval_s)
+        self.leadership = Leader(node, self._liveness, timeouts, interval_s, agrees)
         self._lease_ender = LeaseEnder(node, self._liveness, self.leadership.reports) if timeouts.converges else None
         self._following: str | None = None
         self._link_up = False
@@ -57,6 +57,8 @@ class Election:
         self._beat_at = now
         # Nodes to which this agent has a link although it does not follow them, and whether they have answered on it.
         self._found: dict[str, bool] = {}
+        self.promise: Callable[[str], Ballot | None] = lambda _node: None
+        """What this agent promises a node that it follows from now on, as it says hello."""
 
     # --- what is seen
 
@@ -67,16 +69,16 @@ class Election:
 
     def adopt(self, round_: Round) -> list[Effect]:
         """Take in the new record. Returns the effects that close worker stores that no world needs."""
-        self._record = round_
+        before, self._record = self._record, round_
         self.touch.join(tuple(m.node for m in round_.members))
-        if not self.leadership.proposed(round_):
+        if round_.says_more_than(before) and not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
                 self._liveness.watch(self._following, self._now)
         for member in round_.members:
             if member.lease_number:
                 self._liveness.holds(member.node, member.lease_number)
-        return self.leadership.adopt(round_)
+        return self.leadership.adopt(round_, self._now)
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         """Take in a message from `node`. `own` is this agent's last report; returns what to answer."""
@@ -90,12 +92,21 @@ class Election:
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
             self._liveness.holds(node, report.member.lease_number)
-            self.leadership.hear(report)
-        if isinstance(message, Hello):
-            return [do.Say(node, own)]
-        if isinstance(message, Beat):
-            return self._beaten(node, message, own, returned)
-        return []
+            self.leadership.hear(report, behind=isinstance(message, Hello) and self._is_behind(message))
+        match message:
+            case Hello(beat=None):
+                return [do.Say(node, own)]
+            case Hello(beat=Beat() as beat):
+                return [do.Say(node, own), *self._beaten(node, beat, own, returned=False)]
+            case Beat():
+                return self._beaten(node, message, own, returned)
+            case _:
+                return []
+
+    def _is_behind(self, hello: Hello) -> bool:
+        """Whether its sender does not know this record yet."""
+        record = self._record
+        return record is not None and hello.lineage == record.lineage and hello.version < record.version
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
         first = self.touch.heard(node, beat, self._now)
@@ -103,11 +114,11 @@ class Election:
             self._liveness.answered(node, self._now - beat.echo, self._now)
         effects: list[Effect] = []
         if first and node == self._following:
-            effects.append(self._next_beat(node, asks=True))  # with an echo, which gives the leader its lease
+            effects.append(self._say_beat(node))  # with an echo, which gives the leader its lease
         if self.leadership.leading:
             effects += self._lead_on()
         if beat.asks:
-            effects.append(self._next_beat(node))
+            effects.append(self._say_beat(node))
         if returned or node not in self.leadership.reports:
             effects.append(do.Say(node, self._hello(own)))  # its last report may no longer hold, or be forgotten here
         return effects
@@ -116,11 +127,15 @@ class Election:
         """Renew this leader's lease. If it stands again, all that follow get theirs at once."""
         if not self.touch.lead(self._liveness.gone, self._now):
             return []
-        return [self._next_beat(node) for node in self.leadership.reports if node != self._node]
+        return [self._say_beat(node) for node in self.leadership.reports if node != self._node]
 
-    def _next_beat(self, node: str, asks: bool = False) -> do.Say:
-        leads, follows = self.leadership.leading, node == self._following
-        return do.Say(node, self.touch.beat(node, self._now, leads=leads, follows=follows, asks=asks))
+    def _say_beat(self, node: str, asks: bool = False) -> do.Say:
+        return do.Say(node, self._next_beat(node, asks))
+
+    def _next_beat(self, node: str, asks: bool = False) -> Beat:
+        ending = self._lease_ender is not None and self._lease_ender.is_ending(node)
+        leads, follows = self.leadership.leading and not ending, node == self._following and not ending
+        return self.touch.beat(node, self._now, leads=leads, follows=follows, asks=asks)
 
     def _hello(self, own: Report) -> Hello:
         record = self._record
@@ -132,21 +147,30 @@ class Election:
             return []
         self._liveness.heard(node, self._now)  # its agent has answered
         self._link_up, self._redial_at = True, None
-        return [do.Say(node, self._hello(own)), self._next_beat(node, asks=True)]
+        hello = self._hello(own)
+        self._beat_at = self._now + self._interval_s
+        return [do.Say(node, replace(hello, promises=self.promise(node), beat=self._next_beat(node, asks=True)))]
 
-    def found(self, node: str, own: Report) -> list[Effect]:
-        """Note a link to a node that this agent does not follow. Returns the first message on it."""
+    def found(self, node: str, own: Report, asks: bool = False) -> list[Effect]:
+        """Note a link to a node that this agent does not follow. Returns the first message on it.
+
+        A leader shows its record, unless it `asks` for another: its own has too few members in touch to go on.
+        """
         if node in (self._node, self._following):
             return []
         self._found[node] = False
         self._liveness.heard(node, self._now)  # its agent has answered
-        if self.leadership.leading and self._record is not None:
+        if self.leadership.leading and self._record is not None and not asks:
             return [do.Say(node, Record(self._record, stands=self._now < self.touch.until))]
         return [do.Say(node, self._hello(own))]
 
     def ask(self, node: str, own: Report) -> list[Effect]:
         """Return the effect that asks `node` for the record that it knows."""
         return [do.Say(node, self._hello(own))]
+
+    def pass_on(self, record: Record) -> list[Effect]:
+        """Return the effects that show the record of another job to the leader of this one, if it is in touch."""
+        return [do.Say(self._following, record)] if self._following is not None and self._link_up else []
 
     def greeted(self, node: str) -> list[Effect]:
         """Note that `node` said hello, so it has dialled. Returns the effect that closes a link made to find it."""
@@ -178,6 +202,13 @@ class Election:
     def silent(self, node: str) -> bool:
         """Return whether `node` was expected to speak and has not for the tolerance."""
         return self._liveness.dead(node, self._now)
+
+    def is_elsewhere(self, node: str) -> bool:
+        """Return whether `node` has said that it is in another job, which was founded beside this one."""
+        report = self.leadership.reports.get(node)
+        return (
+            report is not None and self._record is not None and member_status.is_elsewhere(report, self._record.lineage)
+        )
 
     def in_touch(self, node: str) -> bool:
         """Return whether there is a link with `node`, on which it has spoken lately."""
@@ -232,7 +263,7 @@ class Election:
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
-        return member_status.status_of(member, self._report_of(member, own), dead)
+        return member_status.status_of(member, self._report_of(member, own), dead, own.lineage)
 
     def _report_of(self, member: Member, own: Report) -> Report | None:
         return own if member.node == self._node else self.leadership.reports.get(member.node)
@@ -380,5 +411,5 @@ class Election:
             return []
         self._beat_at = self._now + self._interval_s
         if self._following is not None and self._link_up:
-            return [self._next_beat(self._following, asks=True)]
+            return [self._say_beat(self._following, asks=True)]
         return []

@@ -5,25 +5,34 @@ An agent that does not lead keeps the reports that reach it, in case it leads la
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
+from softrun.agent.protocol.live import Verdict
 from softrun.agent.protocol.model import NO_REQUEST, Address, Member, NodeIntent, Phase, Report, Round
-from softrun.agent.rendezvous import decision_cache, decisions, ranks, transitions
+from softrun.agent.rendezvous import decision_cache, decisions, member_status, promises, ranks, transitions
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.decisions import Decision, LeaderTimeouts, LeaderTimers
 from softrun.agent.rendezvous.liveness import Liveness
+
+MOST_MADE = 16
+"""How many of its proposals for one record a leader remembers."""
 
 
 class Leader:
     """The reports that an agent has heard, and what it does with them while it leads.
 
     Times are the engine's, in seconds; `retry_s` is how long a proposal may be on its way before it is made again.
+    `agrees`: the agents keep the record, so a proposal that was refused may have been accepted by some of them.
     """
 
-    def __init__(self, node: str, liveness: Liveness, timeouts: LeaderTimeouts, retry_s: float) -> None:
+    def __init__(
+        self, node: str, liveness: Liveness, timeouts: LeaderTimeouts, retry_s: float, agrees: bool = False
+    ) -> None:
         self._node = node
+        self._agrees = agrees
         self._liveness = liveness
         self._timeouts = timeouts
         self._retry_s = retry_s
@@ -35,33 +44,43 @@ class Leader:
         self.spare_store: Address | None = None
         """A worker store of this agent that no world uses yet, if there is one."""
         self._witness = ""  # that the next record is to name
-        # What the workers are to wait for, and the version of the record whose barrier has come to nothing. It is a
-        # version because a node that does not know yet that a record is over must not go on in its world.
-        self.barrier_request, self.release_version = NO_REQUEST, 0
+        # What the workers are to wait for, and the edition of the record whose barrier has come to nothing. It is an
+        # edition because a node that does not know yet that a record is over must not go on in its world.
+        self.barrier_request, self.release_edition = NO_REQUEST, 0
         self.expels_leavers = False
-        self._placed: tuple[Member, ...] = ()  # the members of the last record
+        self.asks_promise = 0
+        """The edition of the record that is to end, if the verdicts of its world have to be gathered first."""
+        self._record: Round | None = None  # the last one
         self._evicted: set[tuple[str, int]] = set()  # those of them that were taken for dead in this one
         self._store_asked = False
         self._used_store: Address | None = None
         self._timers = LeaderTimers()
         self._convergence = Convergence()
         self._proposed: tuple[Round, float] | None = None
+        self._made: deque[Round] = deque(maxlen=MOST_MADE)  # its proposals for the next record, the last one included
+        self._withdrawn = False  # that proposal was refused before anybody was asked to accept it
         self._decision = Decision("")
         self._news = True  # since that decision, so it may not stand any more
         self._out_of_touch: set[str] = set()
         self._returned: set[str] = set()  # they had been silent, so they may have counted as dead
         self.absent: list[Member] = []
         """The members that it does not hear and that may live."""
+        self._owing: set[str] = set()  # those that have yet to promise
+        self._due: tuple[Verdict, ...] = ()  # if durable, what the next record is to take in
         self._missed = False  # a report has named a missed world
         self._asks = self._never_came = False  # a worker asks for its worlds; a worker exited and never did
 
-    def hear(self, report: Report) -> bool:
-        """Keep a report. Returns whether it is the first of this node's life."""
+    def hear(self, report: Report, behind: bool = False) -> bool:
+        """Keep a report. Returns whether it is the first of this node's life.
+
+        `behind`: the node does not know the newest record yet.
+        """
         node = report.member.node
         if report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
             # The node is about to learn that it was evicted, and to come back in another life. If it reports in this
             # life once more, it has not learned it.
-            self._evicted.remove(report.member.life)
+            if not behind:
+                self._evicted.remove(report.member.life)
             return False
         before = self.reports.get(node)
         if before is not None and before.sequence > report.sequence:
@@ -74,6 +93,9 @@ class Leader:
         self._asks = self._asks or report.asks
         self._never_came = self._never_came or report.never_came > 0
         missed = self._missed or (self._asks and self._never_came)
+        if report.promised and report.promised == self.asks_promise:
+            self._owing.discard(node)
+            self._news = self._news or not self._owing
         known = node not in self._returned
         self._returned.discard(node)
         self._out_of_touch.discard(node)
@@ -101,25 +123,33 @@ class Leader:
             del self.reports[node]
         self._news = True
 
-    def adopt(self, round_: Round) -> list[Effect]:
-        """Take in the new record. Returns the effects that close worker stores that no world needs."""
-        effects: list[Effect] = []
-        proposed = self._proposed[0] if self._proposed is not None else None
-        self._timers = LeaderTimers()
-        self._proposed = None
+    def adopt(self, round_: Round, now: float) -> list[Effect]:
+        """Take in the new record, at this time. Returns the effects that close worker stores that no world needs."""
+        before, self._record = self._record, round_
+        proposed, self._proposed = (self._proposed[0] if self._proposed is not None else None), None
+        self._made.clear()
         self._news = True
-        lost = set(round_.lost)
-        if not (lost and round_.members == self._placed):  # else they were lost before this record
-            self._evicted = {member.life for member in self._placed if member.node in lost} if lost else set()
+        if not round_.says_more_than(before):
+            return []
+        effects: list[Effect] = []
+        # A meeting that has lost another member, or its leader, has been short since it began.
+        short_since = self._timers.short_since if self._timers.short_since is not None else now
+        self._timers = LeaderTimers(short_since=short_since if round_.phase is Phase.OPEN else None)
+        self.asks_promise = 0
+        lost, placed = set(round_.lost), before.members if before is not None else ()
+        if not (lost and round_.members == placed):  # else they were lost before this record
+            self._evicted = {member.life for member in placed if member.node in lost} if lost else set()
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
                 del self.reports[node]
-        self._placed = round_.members
         for member in round_.members:
             report = self.reports.get(member.node)
-            if report is not None and ranks.outdated(report.member, member):
-                del self.reports[member.node]  # the record knows a later life
+            # The record knows a later life; or it was said in another job, which one of both has left since.
+            if report is not None and (
+                ranks.outdated(report.member, member) or member_status.is_elsewhere(report, round_.lineage)
+            ):
+                del self.reports[member.node]
         if self._used_store is not None and (
             round_.phase is not Phase.SEALED or round_.worker_store != self._used_store
         ):
@@ -144,7 +174,7 @@ class Leader:
         if not self.leading:
             self.leading = True
             self._news = True
-            self._timers = LeaderTimers()
+            self._timers = LeaderTimers(short_since=self._timers.short_since)
             for node in self._out_of_touch:  # their last report may have gone to another agent
                 self.mark_gone(node)
         asked = self.again_at is not None and now >= self.again_at
@@ -171,29 +201,56 @@ class Leader:
             if (m.node in dead or m.node not in self.reports) and not self._liveness.gone(m.node)
         ]
         decision = decisions.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
+        seals = decision.proposal is not None
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
+        decision = self._with_verdicts(round_, decision, dead)
         self.again_at = decision.again_at
         self.expels_leavers = decision.expels_leavers
         if decision.asks_barrier:
-            self.barrier_request, self.release_version = (round_.version, self._timers.attempts), 0
-        elif self._proposed is None and not decision.unheard:  # else the world may still be sealed as agreed
+            self.barrier_request, self.release_edition = (round_.edition, self._timers.attempts), 0
+        elif not (self._may_be_decided or decision.unheard or seals):  # else it may be sealed as agreed
             self._timers.barrier_since = None
             if any(
-                r.barrier_answer is not None and r.barrier_answer.request[0] == round_.version
+                r.barrier_answer is not None and r.barrier_answer.request[0] == round_.edition
                 for r in self.reports.values()
             ):
-                self._timers.attempts += self.release_version != round_.version
-                self.barrier_request, self.release_version = NO_REQUEST, round_.version
+                self._timers.attempts += self.release_edition != round_.edition
+                self.barrier_request, self.release_edition = NO_REQUEST, round_.edition
         effects: list[Effect] = []
         before, self._decision = self._decision, decision
         if decision.reason != before.reason:
             effects.append(do.Note(f"as leader: {decision.reason}", detail=True))
         if decision.proposal is not None:
             effects += self.propose(self._by_a_member(round_, decision.proposal), now)
+        elif self._agrees and self._may_be_decided and self._proposed is not None:
+            effects += self.propose(self._proposed[0], now)  # some may have accepted it, so it comes to its end
+        elif self._due:
+            effects += self.propose(transitions.decide(round_, self._due), now)
         elif decision.is_idle and round_.witness != self._witness:
             effects += self.propose(transitions.attest(round_, self._witness), now)
         return effects
+
+    def _with_verdicts(self, round_: Round, decision: Decision, dead: set[str]) -> Decision:
+        """A record that ends a world takes in what was decided in it; until that is known, nothing is proposed."""
+        proposal = decision.proposal
+        if proposal is None or not promises.needed(round_, proposal, self.reports):
+            return decision
+        proposal = replace(proposal, leave_after=0)  # nobody would coordinate the calls up to that step
+        if round_.settings.durable:
+            return replace(decision, proposal=proposal)  # nobody was told anything that the record does not know
+        self._owing = promises.owing(round_, self.reports, dead, self._node)
+        self.asks_promise = round_.edition
+        if self._owing:
+            owing = decisions.named(sorted(self._owing))
+            return Decision(f"{decision.reason}; {owing} must promise to deliver no verdict", unheard=min(self._owing))
+        verdicts = promises.verdicts(round_, self.reports)
+        return replace(decision, proposal=transitions.taking_in(proposal, verdicts))
+
+    def owe(self, verdicts: tuple[Verdict, ...]) -> None:
+        """Have the next record take in these answers to calls, if there are any."""
+        self._news = self._news or verdicts != self._due
+        self._due = verdicts
 
     def _by_a_member(self, round_: Round, proposal: Round) -> Round:
         """Return `proposal`, or a meeting of its members if this agent is not one of them: they seal their world then.
@@ -203,16 +260,28 @@ class Leader:
         if proposal.phase is not Phase.SEALED or any(m.node == self._node for m in proposal.members):
             return proposal
         meeting = transitions.fall_short(round_, list(proposal.members), proposal.lost)
+        meeting = transitions.taking_in(meeting, proposal.verdicts)
         return replace(meeting, stepless=proposal.stepless)  # else nobody would count such worlds
 
     def proposed(self, round_: Round) -> bool:
-        """Return whether this agent made this record itself. Then the record says nothing new about the living."""
-        return self._proposed is not None and self._proposed[0] == round_
+        """Return whether this agent made this record itself. Then the record says nothing new about the living.
+
+        It need not be the last proposal: what others have accepted is decided first.
+        """
+        return round_ in self._made
 
     def put_off(self, now: float) -> None:
         """The proposal cannot be decided now: with the next news, or after a while, there is another."""
         self._proposed = None
         self.again_at = now + self._retry_s
+
+    def withdraw(self) -> None:
+        """The proposal has come to nothing: nobody was asked to accept it."""
+        self._withdrawn = True
+
+    @property
+    def _may_be_decided(self) -> bool:
+        return self._proposed is not None and not self._withdrawn
 
     def reconsider(self) -> None:
         """Decide again at once: what a proposal waited for may be there."""
@@ -230,6 +299,7 @@ class Leader:
     def stand_down(self) -> None:
         """Stop leading: another agent leads, or this one must not for now."""
         self.leading = self.expels_leavers = False
+        self.asks_promise = 0
         self.absent = []
         self.again_at = None
 
@@ -239,7 +309,9 @@ class Leader:
             round_ = replace(round_, witness=self._witness)
         if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
             return []
-        self._proposed = (round_, now)
+        self._proposed, self._withdrawn = (round_, now), False
+        if round_ not in self._made:
+            self._made.append(round_)
         self.again_at = now + self._retry_s
         return [do.Propose(round_)]
 

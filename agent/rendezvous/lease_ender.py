@@ -2,8 +2,13 @@
 
 It ends the lease of a member that it has missed for the tolerance: a leader those of its followers, a follower that of
 its leader. The one that is missed has stopped its workers by then, because it has lost the leases that agents grant
-each other (`softrun.agent.consensus.touch`). If two nodes miss each other the store decides: it takes nothing from an
-agent whose own lease has been ended.
+each other (`softrun.agent.consensus.touch`). It is granted no other, even if it is heard again before the store has
+ended its lease. If two nodes miss each other the store decides: it takes nothing from an agent whose own lease has been
+ended.
+
+A suspicion is about one record. Under the next one another agent may lead, and have granted the node more. So the store
+ends no lease if there is a later record than the one under which its node was missed; until this agent must have heard
+of an end before that, it goes on to grant nothing.
 
 A leader comes first: it misses only those that fell silent, a follower perhaps a leader that all others hear. So a
 follower gives it time, and those before it in the line, too. A leader that hears less than half of the members ends no
@@ -31,27 +36,51 @@ class LeaseEnder:
         self._node = node
         self._liveness = liveness
         self._reports = reports
-        self._again_at: dict[tuple[str, int], float] = {}  # when to ask again for the end of a lease
+        self._again_at: dict[tuple[str, int], float] = {}  # the leases that are to end, and when to ask again
+        self._unheard: dict[tuple[str, int], float] = {}  # asked for before, and until when that may be heard of
+        self._by = 0  # this agent's own lease, by which it asks
+        self._version = 0  # of the record under which it misses them
         self.deadline: float | None = None
-        """When a member is missed for long enough, unless it is heard until then."""
+        """When a member is missed for long enough, unless it is heard until then, or to ask again."""
+
+    def is_ending(self, node: str) -> bool:
+        """Return whether this agent has asked for the end of the newest known lease of `node`, which may yet come."""
+        lease = self._lease(node)
+        return lease in self._again_at or lease in self._unheard
 
     def advance(self, record: Round, leader: Member, now: float) -> list[EndLease]:
         """Return the leases to end now. `leader` is the one of this record, as far as this agent knows."""
         liveness = self._liveness
-        if not (liveness.due(now) or (self.deadline is not None and now >= self.deadline)):
+        news = record.version != self._version
+        if not (news or liveness.due(now) or (self.deadline is not None and now >= self.deadline)):
             return []  # most beats
         self.deadline = None
-        if not liveness.leased or self._node not in record.by_node:
+        own = record.by_node.get(self._node)
+        if not liveness.leased or own is None:
             return []
+        if news or own.lease_number != self._by:
+            self._by, self._version = own.lease_number, record.version
+            self._unheard |= dict.fromkeys(self._again_at, now + liveness.tolerance_s)
+            self._again_at.clear()  # the store takes nothing by the one before
+        self._unheard = {lease: until for lease, until in self._unheard.items() if until > now}
         living = [m.node for m in record.members if not liveness.gone(m.node)]
-        if leader.node == self._node:
-            missed = [node for node in living if node != self._node and liveness.missed(node, now)]
-            if 2 * len(missed) > len(living):
-                return []
-        else:
-            missed = [leader.node] if self._has_waited(leader.node, living, now) else []
-        by = record.by_node[self._node].lease_number
-        return [EndLease(*lease, by) for lease in map(self._lease, missed) if self._is_due(*lease, now)]
+        self._again_at = {lease: at for lease, at in self._again_at.items() if lease == self._lease(lease[0])}
+        for node in self._missed(leader.node, living, now):
+            report = self._reports.get(node)
+            if report is not None and report.asks:
+                self._again_at.setdefault(self._lease(node), now)
+        due = [lease for lease, at in self._again_at.items() if lease[0] in living and now >= at]
+        self._again_at.update(dict.fromkeys(due, now + liveness.tolerance_s))
+        wanted = (self.deadline, *self._again_at.values(), *self._unheard.values())
+        self.deadline = min((at for at in wanted if at is not None and at > now), default=None)
+        return [EndLease(*lease, self._by, self._version) for lease in due]
+
+    def _missed(self, leader: str, living: list[str], now: float) -> list[str]:
+        """Return the nodes whose leases this agent is to end, because it misses them."""
+        if leader != self._node:
+            return [leader] if self._has_waited(leader, living, now) else []
+        missed = [node for node in living if node != self._node and self._liveness.missed(node, now)]
+        return missed if 2 * len(missed) <= len(living) else []
 
     def _has_waited(self, leader: str, living: list[str], now: float) -> bool:
         """Whether it is this agent's turn to act for all that follow the leader."""
@@ -66,16 +95,3 @@ class LeaseEnder:
 
     def _lease(self, node: str) -> tuple[str, int]:
         return node, self._liveness.lease_number(node)
-
-    def _is_due(self, node: str, lease_number: int, now: float) -> bool:
-        report = self._reports.get(node)
-        if report is None or not report.asks:
-            return False
-        again_at = self._again_at.get((node, lease_number), now)
-        is_due = now >= again_at
-        if is_due:
-            again_at = now + self._liveness.tolerance_s
-            asked = {lease: at for lease, at in self._again_at.items() if at > now}
-            self._again_at = {**asked, (node, lease_number): again_at}
-        self.deadline = again_at
-        return is_due

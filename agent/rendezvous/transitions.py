@@ -17,6 +17,9 @@ below. An agent that loses the race sees a higher version and goes on from there
   leader cannot be in the next world, so that those that can have to seal it.
 - `take_over`: all nodes in the record are gone, and a newcomer begins a new meeting.
 - `admit_nobody`: the first node has finished; the world stays as it is, and nobody may join it.
+- `preempt`: the whole job is told to leave; the world stays as it is until its workers have saved. `seal` and
+  `fall_short` keep that.
+- `decide`: the workers' calls have an answer, under `--commit durable`; the world stays as it is.
 - `attest`: another witness, or none, votes on the next record; the world stays as it is.
 - `close`: the job is over.
 - `give_up`: it was founded twice, by nodes that did not know of each other, and goes on as the other one.
@@ -26,9 +29,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from softrun.agent.protocol.live import Verdict
 from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round, first_version, lineage
 from softrun.agent.rendezvous import ranks
-from softrun.runtime.events import WorkerFault
+from softrun.runtime.events import Preemption, WorkerFault
 
 
 def found(founder: Member, settings: JobSettings) -> Round:
@@ -53,6 +57,8 @@ def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
         lost=lost,
         stepless=stepless,
         heir=None,
+        finishing=round_.finishing and round_.preemption is None,  # a preempted job goes on
+        preemption=None,
     )
 
 
@@ -68,7 +74,14 @@ def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Roun
         replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))
         for m in stay
     ]
-    return replace(_next(round_), phase=Phase.OPEN, members=ranks.order(round_, kept), lost=lost)
+    following = _next(round_)
+    return replace(
+        following,
+        phase=Phase.OPEN,
+        members=ranks.order(round_, kept),
+        lost=lost,
+        preemption=_at_once(following.preemption),
+    )
 
 
 def seal(
@@ -87,8 +100,9 @@ def seal(
     members was in, maybe before this job was founded.
     """
     number = max(round_.number, after) + 1
+    following = _next(round_)
     return replace(
-        _next(round_),
+        following,
         number=number,
         fault=fault,
         leave_after=leave_after,
@@ -97,7 +111,23 @@ def seal(
         # Only the first world can meet at a place named beforehand: nothing stale is there yet.
         worker_store=None if round_.settings.named_store and number == 1 else store,
         lost=lost,
+        preemption=_at_once(following.preemption),
     )
+
+
+def preempt(round_: Round, preemption: Preemption) -> Round:
+    """Return the same world, which nobody may join, and all are to leave for good after an agreed step."""
+    return replace(_next(round_), leave_after=round_.leave_after, finishing=True, preemption=preemption)
+
+
+def preempted(round_: Round, preemption: Preemption) -> Round:
+    """Return a world that was just sealed as one in which the workers do nothing but save, and leave for good."""
+    return replace(round_, finishing=True, preemption=_at_once(preemption))
+
+
+def _at_once(preemption: Preemption | None) -> Preemption | None:
+    """The step was one of the last world."""
+    return None if preemption is None else preemption.model_copy(update={"after": 0})
 
 
 def admit_nobody(round_: Round) -> Round:
@@ -110,6 +140,18 @@ def attest(round_: Round, witness: str) -> Round:
     return replace(_next(round_), lost=round_.lost, leave_after=round_.leave_after, witness=witness)
 
 
+def decide(round_: Round, verdicts: tuple[Verdict, ...]) -> Round:
+    """Return the same record, with the last answers to the calls of its workers."""
+    following = _next(round_)
+    return replace(
+        following,
+        lost=round_.lost,
+        leave_after=round_.leave_after,
+        verdicts=verdicts,
+        decided=round_.decided + 1,
+    )
+
+
 def close(round_: Round, outcome: str) -> Round:
     """Return the last record of the job. `outcome` says why the job failed, and is empty after success."""
     return replace(_next(round_, given_up=True), phase=Phase.CLOSED, outcome=outcome)
@@ -118,6 +160,11 @@ def close(round_: Round, outcome: str) -> Round:
 def give_up(round_: Round, heir: Address) -> Round:
     """Return the last record of a job that was founded twice. Its nodes join the other one, of which `heir` is."""
     return replace(_next(round_), phase=Phase.GIVEN_UP, members=(), heir=heir)
+
+
+def taking_in(round_: Round, verdicts: tuple[Verdict, ...]) -> Round:
+    """Return the record with what was decided last in the worlds that it ends."""
+    return replace(round_, verdicts=verdicts)
 
 
 def yields_to(round_: Round, other: Round) -> bool:

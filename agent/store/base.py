@@ -58,8 +58,8 @@ class Leases(Protocol):
     def renew(self) -> LeaseGrant:
         """Renew this agent's lease, or take a new one if it has expired."""
 
-    def end(self, lease: Lease, by: int) -> None:
-        """End the lease of another node, if this agent's own one of number `by` still stands."""
+    def end(self, lease: Lease, by: int, version: int) -> None:
+        """End the lease of another node, if this agent's own one of number `by` and record `version` still stand."""
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
         """Return those that have expired or were ended."""
@@ -119,9 +119,10 @@ class StoreThreads:
         """Renew the lease; LeaseRenewed follows."""
         self._renewals.put("renew", self._renew)
 
-    def end_lease(self, lease: Lease, by: int) -> None:
-        """End the lease of another node, if this agent's own one of number `by` stands; LeasesExpired follows."""
-        self._calls.put(f"end {lease}", lambda store: self._end_lease(store, lease, by))
+    def end_lease(self, lease: Lease, by: int, version: int) -> None:
+        """End the lease of another node, if this agent's own one of number `by` and record `version` stand;
+        LeasesExpired follows."""
+        self._calls.put(f"end {lease}", lambda store: self._end_lease(store, lease, by, version))
 
     def close(self, wait_s: float = 5.0) -> None:
         """Finish the requests and close. A store that does not answer is abandoned after `wait_s` seconds."""
@@ -188,10 +189,10 @@ class StoreThreads:
         grant = store.leases.renew()
         self._observe(LeaseRenewed(grant.until, grant.lease_number, grant.granted_s))
 
-    def _end_lease(self, store: Store, lease: Lease, by: int) -> None:
+    def _end_lease(self, store: Store, lease: Lease, by: int, version: int) -> None:
         if store.leases is None:
             raise AssertionError("a lease was to be ended in a store that has none")
-        store.leases.end(lease, by)
+        store.leases.end(lease, by, version)
 
     def _saw(self, record: bytes | None) -> int:
         round_ = decode_round(record) if record is not None else None

@@ -6,8 +6,9 @@ Keys, under one prefix per job:
     members/<node>/<lease_number>    under the lease of that agent; <lease_number> counts the leases that it has had
 
 Nobody else has keys there. A key that no agent has put there is passed over. Another agent that misses one removes its
-key, if its own is still there. An agent whose key was removed is taken for dead by the others: it cannot change the
-record any more, and comes back with a new lease at its next renewal.
+key, if its own is still there and there is no later record than the one under which it misses it. An agent whose key
+was removed is taken for dead by the others: it cannot change the record any more, and comes back with a new lease at
+its next renewal.
 
 The record is under the job's own lease, which the agents that have written it keep alive. It lasts for a day after the
 last of them has gone, or for a minute once the job is over, so what a job leaves behind expires. An agent that ends
@@ -112,10 +113,11 @@ class EtcdStore:
             return self._replace_lease()
         return LeaseGrant(until=sent_at + stands_s, lease_number=self._lease_number, granted_s=stands_s)
 
-    def end(self, lease: Lease, by: int) -> None:
+    def end(self, lease: Lease, by: int, version: int) -> None:
         rpc = self._rpc
         delete = rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._member_key(lease)))
-        self._client.call("KV", "Txn", rpc.TxnRequest(compare=[self._stands(by)], success=[delete]))
+        compare = [self._stands(by), self._is_newest(version)]
+        self._client.call("KV", "Txn", rpc.TxnRequest(compare=compare, success=[delete]))
 
     def missing(self, leases: Collection[Lease]) -> set[Lease]:
         wanted = sorted(leases)
@@ -159,10 +161,7 @@ class EtcdStore:
     def _swap(self, version: int, record: bytes) -> bytes | None:
         rpc, key = self._rpc, self._key("record")
         request = rpc.TxnRequest(
-            compare=[
-                rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.EQUAL, version=version - 1),
-                self._stands(self._lease_number),
-            ],
+            compare=[self._is_newest(version - 1), self._stands(self._lease_number)],
             success=[rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=record, lease=self._job_lease))],
             failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=key))],
         )
@@ -171,6 +170,11 @@ class EtcdStore:
             return record
         found = answer.responses[0].response_range.kvs
         return bytes(found[0].value) if found else None
+
+    def _is_newest(self, version: int) -> Any:
+        """The condition that there is no later record than this one."""
+        compare = self._rpc.Compare
+        return compare(key=self._key("record"), target=compare.VERSION, result=compare.EQUAL, version=version)
 
     def _stands(self, lease_number: int) -> Any:
         """The condition that this lease of this agent's has not ended."""

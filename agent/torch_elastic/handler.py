@@ -6,7 +6,9 @@ with torch or under the entry point group `torchrun.handlers`, give torch's hand
 
 from __future__ import annotations
 
-from softrun.agent.errors import RendezvousError, StoreLostError, UsageError
+import signal
+
+from softrun.agent.errors import PreemptedError, RendezvousError, StoreLostError, UsageError
 from softrun.agent.torch_elastic.elastic import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -14,6 +16,7 @@ from softrun.agent.torch_elastic.elastic import (
     RendezvousInfo,
     RendezvousParameters,
     RendezvousTimeoutError,
+    SignalException,
     get_torch_handler,
 )
 
@@ -86,6 +89,14 @@ class JoinTimeoutError(RendezvousError, RendezvousTimeoutError):
 
 class JobOverError(RendezvousError, RendezvousClosedError):
     """The job with this run id had ended before this node joined."""
+
+
+class JobPreemptedError(PreemptedError, SignalException):
+    """The job was told to end. `sigval` is the signal that this node got, or SIGTERM if it got none."""
+
+    def __init__(self, reason: str, signum: int) -> None:
+        sigval = signal.Signals(signum or signal.SIGTERM)
+        SignalException.__init__(self, f"the job was told to end ({reason}): start it again, and it goes on", sigval)
 
 
 class StoreConnectionError(StoreLostError, RendezvousConnectionError):

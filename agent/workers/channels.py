@@ -20,7 +20,7 @@ from pathlib import Path
 from softrun.runtime.channel.channel import ChannelError, default_root
 
 _ATTEMPTS = 100
-_CONTENT = re.compile(r"worker-\d+-\d+(\.said)?")
+_CONTENT = re.compile(r"worker-\d+-\d+(\.said)?|snapshots(\.started)?")
 
 
 class ChannelsDirectory:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from softrun.agent.store.settings import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from softrun.agent.workers import fork_server_main as program
@@ -84,6 +84,21 @@ class Script:
         return self.is_module or (path.is_file() and path.suffix != ".pyc" and not zipfile.is_zipfile(path))
 
 
+class Process(Protocol):
+    """What is asked of a fork server's process."""
+
+    def kill(self) -> None:
+        """End it."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+
+def start(command: list[str], environment: dict[str, str], descriptor: int) -> Process:
+    """Start a fork server, in a session of its own, which has this descriptor."""
+    return subprocess.Popen(command, env=environment, pass_fds=[descriptor], start_new_session=True)
+
+
 class ForkServer:
     """Starts a fork server, which ends with this object. Register it with a selector for reading, and call `listen`
     when it is readable."""
@@ -103,12 +118,8 @@ class ForkServer:
         self._lifelines: deque[Lifeline] = deque()  # of the workers that were asked for, in order
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, program.__file__, str(theirs.fileno()), PADDING, *PRELOADED],
-                env=self._environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            command = [sys.executable, *flags, program.__file__, str(theirs.fileno()), PADDING, *PRELOADED]
+            self._process = start(command, self._environment, theirs.fileno())
 
     def fileno(self) -> int:
         """The descriptor of its socket."""

@@ -11,13 +11,13 @@ import secrets
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from softrun.agent.protocol.effects import Spawn, Tell
+from softrun.agent.protocol.effects import Caller, Spawn, Tell
 from softrun.agent.protocol.observations import (
     Observation,
     ProgressSeen,
@@ -30,6 +30,7 @@ from softrun.agent.protocol.observations import (
 from softrun.agent.torch_elastic.elastic import ProcessFailure, WorkerSpec
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.adopted import Adopted, Adoption
+from softrun.agent.workers.call_lines import CallLines
 from softrun.agent.workers.channels import ChannelsDirectory
 from softrun.agent.workers.connections import is_connected, sockets_of
 from softrun.agent.workers.fork_server import TOKEN_BYTES, ForkServer
@@ -37,6 +38,7 @@ from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.orphan_reaper import OrphanReapers
 from softrun.agent.workers.processes import Process, is_stopped, signal_group, signal_main_thread
 from softrun.agent.workers.spawner import Key, Spawner
+from softrun.runtime.calls import Reply
 from softrun.runtime.channel.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter
 from softrun.runtime.channel.progress import STACKS_SIGNAL
 from softrun.runtime.channel.watcher import DirectoryWatcher
@@ -116,6 +118,7 @@ class Supervisor:
         self._signalled: set[Key] = set()
         self._allowed = (0.0, 0.0)
         self._marked = 0
+        self._added: dict[str, str] = {}
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
@@ -123,7 +126,17 @@ class Supervisor:
         except OSError:
             self._directory.close()
             raise
+        self._lines = CallLines(selector, observe)
         self._spawner = Spawner(spec, start_method, fork_server, selector, self._started, self._reap_all)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the workers' channels, which only this user can enter."""
+        return self._directory.path
+
+    def add_to_environments(self, variables: Mapping[str, str]) -> None:
+        """Give these variables to all workers that are started from now on."""
+        self._added |= variables
 
     # --- what the driver calls
 
@@ -149,6 +162,7 @@ class Supervisor:
             error_file = files.error_files.get(rank, "")
             self._workers[key] = _Worker(channel, mark, error_file, tell.info.master_port, inherited)
             channel.allow(*self._allowed)
+            self._lines.open(key, channel.listen)
             channel.write(self._event(tell))
             env = environments[rank] | {ENVIRONMENT_VARIABLE: str(channel.path), reaper.VARIABLE: mark}
             self._expected[key] = _Expected(tell, order.restarts_left, [])
@@ -172,6 +186,10 @@ class Supervisor:
             self._agent.entered(tell)
         else:
             self._agent.halted()
+
+    def reply(self, callers: Sequence[Caller], reply: Reply) -> None:
+        """Answer these workers' calls."""
+        self._lines.reply(callers, reply)
 
     def look(self, local_rank: int, launch: int) -> None:
         """Observe when the worker last made progress."""
@@ -227,6 +245,7 @@ class Supervisor:
                 self._expected[key].signals.append(signum)
                 return
             del self._expected[key]
+            self._lines.close(key)
             self._workers.pop(key).channel.remove()
             self._observe(WorkerExited(local_rank, launch, -signum))
         process = self._processes.get(key)
@@ -257,7 +276,8 @@ class Supervisor:
         if self._watcher is not None:
             self._watcher.stop()
         self._logs.close()
-        for worker in self._workers.values():
+        for key, worker in self._workers.items():
+            self._lines.close(key)
             worker.channel.remove()
         self._reapers.close(all_is_well)
         self._directory.close()
@@ -276,6 +296,7 @@ class Supervisor:
             lost=tell.lost,
             stop_after=tell.stop_after,
             leave_after=tell.leave_after,
+            preemption=tell.preemption,
         )
 
     def _environment(self, tell: Tell | None) -> dict[str, str]:
@@ -291,7 +312,7 @@ class Supervisor:
         }
         if tell is not None:
             env |= self._event(tell).environment()
-        return env
+        return env | self._added
 
     def _started(self, key: Key, process: Process) -> None:
         expected = self._expected.pop(key)
@@ -321,6 +342,7 @@ class Supervisor:
         worker, local_rank = self._workers.pop(key), key[0]
         if (last_words := worker.channel.read_status()) is not None:  # it may say that others wait for it
             self._observe(WorkerSaid(*key, last_words))
+        self._lines.close(key)
         worker.channel.remove()
         self._succeeded.pop(local_rank, None)
         self._failed.pop(local_rank, None)

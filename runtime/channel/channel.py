@@ -5,6 +5,7 @@
         event-0000000002.json
         status.json
         page                                            memory that both ends share
+        calls                                           a socket, for the calls of live_workers
     <root>/<its name>.said                              the worker's bell
 
 Who creates.  The agent makes the directory before it starts the worker and passes its path in SOFTRUN_CHANNEL. A
@@ -42,12 +43,14 @@ import json
 import logging
 import os
 import re
+import socket
 import tempfile
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from softrun.runtime.channel import line
 from softrun.runtime.channel.allowance import allow
 from softrun.runtime.channel.directory import BELL, MAX_BYTES, BadFileError, ChannelError, PrivateDirectory
 from softrun.runtime.channel.ownership import claim, claimant, is_running
@@ -101,6 +104,10 @@ class EventWriter:
     def create(cls, directory: Path) -> EventWriter:
         """Make the channel's directory, which must not exist yet."""
         return cls(PrivateDirectory.create(directory))
+
+    def listen(self) -> socket.socket:
+        """Return the socket to which the worker connects for its calls (`softrun.runtime.channel.line`)."""
+        return line.listen(self._directory)
 
     @property
     def path(self) -> Path:
@@ -224,6 +231,10 @@ class EventReader:
             raise failure
         return events
 
+    def line(self) -> line.Line:
+        """Connect to the agent, to make calls. Raises ChannelError if there is none."""
+        return line.Line(self._directory)
+
     def claim(self) -> bool:
         """Make this process the worker; returns False if another process is."""
         if not self.is_worker and (self.page is None or claim(self.page)):
@@ -311,7 +322,7 @@ def _event_name(number: int) -> str:
 
 def _is_ours(name: str) -> bool:
     published = name.removeprefix(".").removesuffix(".new")
-    return published in (STATUS, PAGE) or _EVENT_NAME.fullmatch(published) is not None
+    return published in (STATUS, PAGE, line.NAME) or _EVENT_NAME.fullmatch(published) is not None
 
 
 def _is_writable_directory(path: str) -> bool:

@@ -70,6 +70,14 @@ class PrivateDirectory:
         if hasattr(self, "_fd"):
             self.close()
 
+    def short(self, name: str) -> str:
+        """Return a path of that name that is short enough for a socket, while this directory is open here.
+
+        A machine that hides /proc has no such path: there it is the long one.
+        """
+        opened = f"/proc/self/fd/{self._fd}"
+        return f"{opened if Path(opened).is_dir() else self.path}/{name}"
+
     def names(self) -> list[str]:
         """The names in the directory, sorted."""
         # A new descriptor: with one that another thread or a forked child has, the read position is shared, too.

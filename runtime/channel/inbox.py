@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, ChannelError, EventReader
+from softrun.runtime.channel.line import Line
 from softrun.runtime.channel.page import Page
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.channel.watcher import DirectoryWatcher
@@ -54,6 +55,9 @@ class Inbox(Protocol):
 
     def page(self) -> Page | None:
         """Memory that the agent shares with the worker; None if there is no agent."""
+
+    def line(self) -> Line:
+        """Connect to the agent, to make calls. Raises ChannelError, or RuntimeError if there is no agent."""
 
     def close(self) -> None:
         """End the threads and close the descriptors. It is of no use after that."""
@@ -138,6 +142,9 @@ class ChannelInbox:
             _log.warning("nobody will notice if this worker hangs: its channel's file system cannot share memory")
         return self._reader.page
 
+    def line(self) -> Line:
+        return self._reader.line()
+
     def close(self) -> None:
         if self._watcher is not None:
             self._watcher.stop()
@@ -187,11 +194,12 @@ class ChannelInbox:
 
 
 def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
-    """Whether the event leaves the world unchanged, and only says after which step to wait, or to go on."""
+    """Whether the event leaves the world unchanged, and only says after which step to wait, to go on, or to leave."""
     if event.stop_after is not None:
         return True
-    waited = last is not None and last.stop_after is not None and last.round == event.round
-    return waited and event.worker_state is WorkerState.HEALTHY
+    if last is None or last.round != event.round or event.worker_state is not WorkerState.HEALTHY:
+        return False
+    return last.stop_after is not None or (event.preemption is not None and last.worker_state is WorkerState.HEALTHY)
 
 
 class StaticInbox:
@@ -235,6 +243,12 @@ class StaticInbox:
 
     def page(self) -> Page | None:
         return None
+
+    def line(self) -> Line:
+        raise RuntimeError(
+            "live_workers and live_barrier ask this worker's agent, and a launcher without agents has started it: "
+            "start the trainer with `python -m softrun --restart_policy soft` instead"
+        )
 
     def close(self) -> None:
         pass

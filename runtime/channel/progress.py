@@ -148,9 +148,9 @@ class Progress:
             self._words[TOOK] = 0
 
     def completed(self, step: int) -> None:
-        """The worker has completed this step of its world."""
+        """The worker has completed this step of its world. It may say so more than once."""
         words = self._words
-        if words[OWNER] != self._owner:
+        if words[OWNER] != self._owner or words[STEP] == step + 1:
             return
         now = time.monotonic_ns()
         if self._completed_at:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from softrun.runtime.groups import native
 from softrun.runtime.groups.books import has_group, retire_default_group
@@ -33,14 +32,18 @@ from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
 from softrun.runtime.groups.held_groups import hold, make_room
 from softrun.runtime.groups.sockets import Address
-from softrun.runtime.groups.stores import connect, underlying_store
+from softrun.runtime.groups.stores import connect, makes_own_store, underlying_store
 
 NOTE_S = 1.0
 MOST_RETIRED = 32
 """How many groups of earlier worlds are still known if they are used again."""
 
 _C10D = "torch.distributed.distributed_c10d"
-_RENDEZVOUS = "torch.distributed.rendezvous"
+_CLASSES = "torch._C._distributed_c10d"
+_TCP_STORE = ("host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant")
+"""The constructor's first parameters, in order: torch's classes do not tell their signatures."""
+_TCP_STORE_PATIENCE = timedelta(seconds=300)
+"""torch's default."""
 
 _log = logging.getLogger("softrun.runtime")
 
@@ -82,6 +85,7 @@ _retired: deque[tuple[str, set[Address]]] = deque(maxlen=MOST_RETIRED)
 _watch: Watch | None = None
 _world_is_over = False
 _default_groups = 0  # that were built in this world
+_has_begun_default_group = False  # in this world
 _parents: list[Callable[[], Any]] = []  # groups that a forked process has inherited, which are not its own
 
 
@@ -100,10 +104,13 @@ def track_groups() -> None:
     functions elsewhere, groups are noted only by calls of this, and when they are aborted.
     """
     c10d = sys.modules.get(_C10D)
-    owners = {"split_group": getattr(c10d, "ProcessGroup", None), "_create_c10d_store": sys.modules.get(_RENDEZVOUS)}
+    owners = {
+        "split_group": getattr(c10d, "ProcessGroup", None),
+        "__init__": getattr(sys.modules.get(_CLASSES), "TCPStore", None),
+    }
     for name, wrap in _WRAPPERS.items():
         owner = owners.get(name, c10d)
-        function = getattr(owner, name, None)
+        function = getattr(owner, name, None) if owner is not None else None
         if function is not None and not hasattr(function, "softrun_notes"):
             wrapper: Any = functools.wraps(function)(wrap(function))
             wrapper.softrun_notes = True
@@ -171,15 +178,21 @@ def begin_world() -> None:
 
 def count_groups_from_0() -> None:
     """Another world has begun, with another store."""
-    global _default_groups
+    global _default_groups, _has_begun_default_group
     _default_groups = 0
+    _has_begun_default_group = False
 
 
-def check_world() -> None:
-    """If the world is over, raise the same error as for a lost peer."""
-    if _world_is_over:
-        text = "the world has changed: leave its groups, and ask for the next one before you build another group"
-        raise _dist_error()(text)
+def has_begun_default_group() -> bool:
+    """Whether a default group was begun in this world, built or not."""
+    return _has_begun_default_group
+
+
+def _world_has_changed() -> Exception:
+    """The same error as for a lost peer."""
+    return _dist_error()(
+        "the world has changed: leave its groups, and ask for the next one before you build another group"
+    )
 
 
 def _dist_error() -> type[Exception]:
@@ -228,8 +241,10 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(build_group)
 
     def noting(*args: Any, **options: Any) -> Any:
+        global _has_begun_default_group
         given = _given(signature, args, options)
         is_default = not has_group()
+        _has_begun_default_group = _has_begun_default_group or is_default
         make_room()
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
@@ -253,49 +268,46 @@ def _count_default_group() -> None:
     _default_groups += 1
 
 
-def _with_fresh_keys(store: Any) -> Any:
-    """The store for another default group in the same world, as of a second wrapped call.
+def _with_fresh_keys(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Wrap the rendezvous that returns the default group's store, for another one in the same world.
 
-    torch numbers groups from 0 again when the default group is destroyed, so ranks could read each other's old
-    addresses, and wait for ever.
+    torch numbers groups from 0 again when the default group is destroyed, as before a second wrapped call. So ranks
+    could read each other's old addresses, and wait for ever.
     """
-    if not _default_groups:
-        return store
-    return sys.modules[_C10D].PrefixStore(f"softrun/group/{_default_groups}", store)
+
+    def refreshing(*args: Any, **options: Any) -> Iterator[Any]:
+        for store, *place in rendezvous(*args, **options):
+            if _default_groups:
+                store = sys.modules[_C10D].PrefixStore(f"softrun/group/{_default_groups}", store)
+            yield (store, *place)
+
+    return refreshing
 
 
-def _noting_store(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Wrap the rendezvous that returns the default group's store: the rank that hosts it waits for the others."""
+def _connecting_aside(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap TCPStore's constructor: a client tries for minutes to reach a store that is gone, and nothing ends that; a
+    host waits for its clients.
+    """
 
-    def noting(url: str, *args: Any, **options: Any) -> Iterator[Any]:
-        port = os.environ.get("MASTER_PORT", "") if str(url).startswith("env:") else str(urlsplit(str(url)).port or "")
-        found = rendezvous(url, *args, **options)
-        with _building(Build(int(port) if port.isdigit() else None)):
-            store, *place = next(found)
-        yield (_with_fresh_keys(store), *place)
-        yield from found
+    def connecting(store: Any, *args: Any, **options: Any) -> None:
+        if makes_own_store():
+            return init(store, *args, **options)
+        given = {**dict(zip(_TCP_STORE, args, strict=False)), **options}
+        timeout = given.setdefault("timeout", _TCP_STORE_PATIENCE)
+        with _building(Build(given.get("port") or None)) as build:
+            if given.get("is_master") or len(args) > len(_TCP_STORE) or not isinstance(timeout, timedelta):
+                return init(store, *args, **options)
 
-    return noting
+            def create(attempt: timedelta) -> None:
+                init(store, **{**given, "timeout": attempt})
 
+            def check() -> None:
+                if build.aborted:
+                    raise _world_has_changed()
 
-def _connecting_aside(create_store: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap _create_c10d_store, which tries for half an hour to reach a store that is gone; nothing ends that."""
-    signature = inspect.signature(create_store)
-
-    def connecting(*args: Any, **options: Any) -> Any:
-        asked = _given(signature, args, options)
-        timeout: timedelta | None = asked.get("timeout")
-        if timeout is None or not _agent_serves(asked.get("hostname"), asked.get("port")):
-            return create_store(*args, **options)
-
-        def create(attempt: timedelta) -> Any:
-            given = signature.bind(*args, **options)
-            given.arguments["timeout"] = attempt
-            store = create_store(*given.args, **given.kwargs)
+            connect(create, timeout, check)
             store.set_timeout(timeout)
-            return store
-
-        return connect(create, timeout, check_world)
+            return None
 
     return connecting
 
@@ -304,12 +316,6 @@ def _given(signature: inspect.Signature, args: tuple[Any, ...], options: dict[st
     with suppress(TypeError):  # the callee raises it
         return signature.bind(*args, **options).arguments
     return {}
-
-
-def _agent_serves(host: Any, port: Any) -> bool:
-    """Whether the store there is the agent's, as torch sees it. Until torch 2.14 every store is, if one is."""
-    serves = getattr(sys.modules[_RENDEZVOUS], "_agent_store_serves", None)
-    return bool(serves(host, port)) if serves else os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _noting_split(split_group: Callable[..., Any]) -> Callable[..., Any]:
@@ -342,8 +348,8 @@ def _noting_registration(register: Callable[..., Any]) -> Callable[..., Any]:
 
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "_new_process_group_helper": _noting_group,
-    "rendezvous": _noting_store,
-    "_create_c10d_store": _connecting_aside,
+    "rendezvous": _with_fresh_keys,
+    "__init__": _connecting_aside,
     "split_group": _noting_split,
     "_register_pg_in_world": _noting_registration,
 }
@@ -353,7 +359,8 @@ _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 def _building(build: Build) -> Iterator[Build]:
     try:
         with _lock:
-            check_world()
+            if _world_is_over:
+                raise _world_has_changed()
             _builds.append(build)
         yield build
     finally:

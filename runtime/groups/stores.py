@@ -23,6 +23,25 @@ LOOK_S = 0.01
 _SOCKET = re.compile(r"client=TCPClient\(SocketImpl\(fd=(\d+),")
 
 
+_thread = threading.local()
+
+
+def own_store(**where: Any) -> Any:
+    """Return a TCPStore of softrun's own. It belongs to no world, so the end of a world does not end its making."""
+    import torch.distributed as dist
+
+    _thread.makes_own_store = True
+    try:
+        return dist.TCPStore(**where)  # type: ignore[attr-defined]  # torch's stubs hide it
+    finally:
+        _thread.makes_own_store = False
+
+
+def makes_own_store() -> bool:
+    """Whether this thread is in `own_store`."""
+    return getattr(_thread, "makes_own_store", False)
+
+
 def underlying_store(store: Any) -> Any:
     """The TCPStore below wrappers such as PrefixStore; it knows its port."""
     while hasattr(store, "underlying_store"):

@@ -25,6 +25,8 @@ from bench_suite.systems import named
 from local_cluster import Step, alive
 
 SETTLE_S = 0.2
+STARTED_S = 5.0
+"""What a launcher does soon after its start, once, is done by then."""
 ONE_OF_TWO = Shape(nodes=2, workers=PAIR.workers)
 """Of which one comes: a node that can only be alone meets nobody in etcd."""
 
@@ -126,6 +128,7 @@ def idle(seconds: float) -> Iterator[Record]:
             job.start_node(0)
         for job in jobs.values():
             job.wait_for("a step of all", partial(steps_of_the_first_node, job), 120)
+        time.sleep(STARTED_S)
         before = {name: {pid: cpu_seconds(pid) for pid in launcher_pids(job)} for name, job in jobs.items()}
         time.sleep(seconds)
         for name in jobs:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from local_cluster import LocalCluster, free_port, listens, send, softrun_command
+from local_cluster import Begin, LocalCluster, begin, free_port, listens, send, softrun_command
 from storm.evidence import Diaries, Evidence, Line
 from storm.expect import must_be_there
 from storm.plan import HARD_TIMEOUT_S, LATE, LAYOUTS, NEWCOMER, SOFT_TIMEOUT_S, Plan
@@ -35,7 +35,14 @@ class StoppedError(Exception):
 
 
 class Run:
-    def __init__(self, plan: Plan, directory: Path, etcd: str | None, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        etcd: str | None,
+        stop: threading.Event | None = None,
+        begin: Begin = begin,
+    ) -> None:
         self._plan, self._directory, self._etcd = plan, directory, etcd
         self._stop = stop or threading.Event()
         for name in ("diary", "channels", "tmp"):
@@ -43,7 +50,7 @@ class Run:
         faults = [{**vars(f), "slot": [f.slot.node, f.slot.local_rank]} for f in plan.faults]
         (directory / "plan.json").write_text(json.dumps(faults))
         self._diaries = Diaries(directory / "diary")
-        self._cluster = LocalCluster(directory, _environment(directory))
+        self._cluster = LocalCluster(directory, _environment(directory), begin)
         self._port = free_port()
         self._resumes: list[tuple[float, int]] = []  # when to continue which process
         self._struck_at = time.monotonic()  # the last fault
@@ -224,7 +231,6 @@ def _environment(directory: Path) -> dict[str, str]:
         "SOFTRUN_CHANNEL_ROOT": str(directory / "channels"),
         "TMPDIR": str(directory / "tmp"),
         "LOGLEVEL": "INFO",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # its warnings have a stack of C++ each
     }
 
 

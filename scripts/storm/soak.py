@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from local_cluster import Begin, begin
 from local_etcd import LocalEtcd
 from storm.checkers import complaints, healthy_lost
 from storm.plan import Plan
@@ -37,11 +38,13 @@ class Verdict:
         return f"scripts/soak --real --replay {self.plan.seed} --family {self.plan.family}"
 
 
-def run_plan(plan: Plan, directory: Path, etcd: str | None, stop: threading.Event | None = None) -> Verdict:
-    """Run it in a new directory below this one, whose name is the job's."""
+def run_plan(
+    plan: Plan, directory: Path, etcd: str | None, stop: threading.Event | None = None, begin: Begin = begin
+) -> Verdict:
+    """Run it in a new directory below this one, whose name is the job's; `begin` starts its launchers."""
     own = Path(tempfile.mkdtemp(prefix=f"{plan.family}-{plan.seed}-", dir=directory))
     try:
-        run = Run(plan, own, etcd, stop).run()
+        run = Run(plan, own, etcd, stop, begin).run()
         said = tuple(complaints(run))
         story = tell(own) if said else ""
         return Verdict(plan, said, story, len(run.struck), run.rounds, len(healthy_lost(run)), run.took_s)

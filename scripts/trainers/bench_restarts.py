@@ -40,6 +40,7 @@ def train(call: CallWrapper, state: FrozenState) -> None:
     if call.iteration % every == 0:
         now = {"restarts": call.iteration, "rank": state.rank, "at_s": time.monotonic(), **held()}
         os.write(1, f"{json.dumps(now)}\n".encode())  # in one piece: the ranks share the log
+        dist.barrier()  # else one that fails may interrupt the other's look
     if call.iteration < times:
         if state.rank == call.iteration % state.world_size:
             raise ValueError("the loss is not a number")

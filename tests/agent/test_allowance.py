@@ -13,10 +13,10 @@ from softrun.agent.consensus.touch import DRIFT
 from softrun.agent.core.allowance import HOLD, NO_BOUND, Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
-from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Allow, Say
 from softrun.agent.protocol.model import Address, Beat, Hello, NodeIntent, Record, Report
+from softrun.agent.rendezvous.lease_clock import LeaseClock
 from softrun.policies import load_policy
 
 NOBODY_LEASES = LeaseClock()
@@ -78,6 +78,18 @@ def test_with_a_lease_it_is_what_that_allows() -> None:
     assert allowance.advance(inf, lease) == [Allow(122.0, 123.5)]
 
 
+def test_a_later_lease_gives_no_time_in_the_world_in_which_the_earlier_one_expired() -> None:
+    """The others may have gone on meanwhile, and a worker that has yet to leave must not go on as well."""
+    allowance, lease = an_allowance(), LeaseClock()
+    lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
+    assert allowance.advance(inf, lease)
+    lease.renewed(until=150.0, lease_number=2, granted_s=20.0, now=130.0)
+    lease.renewed(until=154.0, lease_number=2, granted_s=20.0, now=134.0)
+    assert allowance.advance(inf, lease) == []
+    lease.left()
+    assert allowance.advance(inf, lease) == [Allow(152.0, 153.5)]
+
+
 def test_of_the_lease_in_the_store_and_those_that_agents_grant_the_first_to_end_counts() -> None:
     """Another agent ends the lease in the store once the others have ended."""
     allowance, lease = an_allowance(), LeaseClock()
@@ -117,9 +129,10 @@ class Agent:
             for effect in self.engine.observe(waiting.pop(0), self.now):
                 if isinstance(effect, Allow):
                     self.allowed = effect
-                if isinstance(effect, Say) and effect.node == "b" and isinstance(effect.message, Beat):
-                    beat = self.answer(effect.message)
-                    waiting += [saw.Heard("b", beat)] if beat is not None else []
+                match effect:
+                    case Say("b", (Beat() as beat) | Hello(beat=Beat() as beat)):
+                        answer = self.answer(beat)
+                        waiting += [saw.Heard("b", answer)] if answer is not None else []
 
     def go_on(self, until: float, *said: saw.Observation) -> None:
         """While the engine has its way; `said` is what it hears each time."""

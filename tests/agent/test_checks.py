@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import math
 import random
@@ -32,6 +33,7 @@ from softrun.agent.protocol.checks import (
     check_message,
     check_round,
 )
+from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -54,6 +56,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 from softrun.agent.protocol.printable import printable
+from softrun.runtime.calls import Way
 from softrun.runtime.events import Interruption, WorkerFault
 
 SEEDS = range(16)
@@ -176,15 +179,16 @@ IMPOSSIBLE: dict[str, tuple[Round | Report, str]] = {
             "never_came",
             "yields",
             "told",
-            "release_version",
+            "release_edition",
         )
     },
 }
 
 
 SAID: tuple[Message, ...] = (
-    *(Beat(), Beat(1.5, 2.5, 5.0), REPORT, Hello(REPORT, 3, "a"), Record(WORLD), Witnessed(3, "a")),
+    *(Beat(), Beat(1.5, 2.5, 5.0), REPORT, Hello(REPORT, 3, "a", (1, "b"), Beat()), Record(WORLD), Witnessed(3, "a")),
     *(Prepare(3, (1, "a")), Promise(3, (1, "a")), Promise(3, (1, "a"), (0, "b"), WORLD), Accept((0, "a"), WORLD)),
+    *(Calls(3, ("a/0",), 1, (Made(0, Way.BARRIER, "1", "x.py:3"),)), Verdict(3, (), 1, Way.EXIT, ok=True)),
     *(Accepted(3, (1, "a")), Refused(3, (2, "b")), Decided(3, (1, "a"))),
 )
 NOBODYS = replace(WORLD, members=())
@@ -195,6 +199,8 @@ NOT_SAID: dict[str, tuple[Message, str]] = {
     "a report": (Hello(replace(REPORT, sequence=-1)), "a report cannot be meant: sequence -1"),
     "a version": (Hello(REPORT, -1), "kind Hello cannot be meant: version -1"),
     "a lineage": (Hello(REPORT, 1, "\0"), "lineage"),
+    "a promise": (Hello(REPORT, 1, "a", (-1, "a")), "ballot -1"),
+    "a beat in a hello": (Hello(REPORT, beat=Beat(math.nan)), "kind Hello cannot be meant: at nan"),
     "a record": (Record(NOBODYS), "has no members"),
     "a record to accept": (Accept((0, "a"), NOBODYS), "has no members"),
     "a record that was accepted": (Promise(3, (0, "a"), (0, "a"), NOBODYS), "has no members"),
@@ -202,6 +208,10 @@ NOT_SAID: dict[str, tuple[Message, str]] = {
     "a ballot of nobody": (Accept((0, ""), WORLD), "node of a ballot is empty"),
     "an accepted ballot": (Promise(3, (0, "a"), (HUGE, "a")), "ballot"),
     "a ballot accepted": (Accepted(-1, (0, "a")), "version -1"),
+    "a scope": (Calls(1, ("a",), 1, ()), "node in scope is empty"),
+    "departed": (Calls(1, (), 0, (), (1, 1)), "departed have one twice"),
+    "who is gone": (Verdict(1, (), 1, Way.EXIT, gone=("\n/1",)), "node in gone"),
+    "a tag": (Verdict(1, (), 1, Way.ENTRY, tags=(("a/1", "x" * 600),)), "tag has 600 characters"),
     "a ballot promised": (Refused(1, (0, "\n")), "node of a ballot"),
     "what a witness holds": (Witnessed(-1, "a"), "version -1"),
     "a decision": (Decided(1, (0, "x" * (LONGEST_NAME + 1))), "node of a ballot has 513"),
@@ -243,9 +253,18 @@ def test_every_field_is_looked_at() -> None:
     """Numbers and texts are, by their type, wherever they are added; another field must be named in the checks."""
     source = Path(check_round.__code__.co_filename).read_text()
     for kind in (Round, BarrierAnswer, JobSettings, *get_args(Message)):
-        for field in fields(kind):
-            plain = field.type in ("int", "float", "str", "bool", "Phase", "NodeIntent")
-            assert plain or re.search(rf"[.(]{field.name}\b", source), f"{kind.__name__}.{field.name}"
+        for name, of_type in inspect.get_annotations(kind).items():
+            plain = getattr(of_type, "__forward_arg__", of_type) in (
+                "int",
+                "float",
+                "str",
+                "bool",
+                "bool | None",
+                "Phase",
+                "NodeIntent",
+                "Way",
+            )
+            assert plain or re.search(rf"[.(]{name}\b", source), f"{kind.__name__}.{name}"
 
 
 # --- mutated records

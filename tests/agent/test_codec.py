@@ -10,6 +10,7 @@ from values import member, messages, ready, rounds, sealed
 
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol import codec
+from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -24,14 +25,16 @@ from softrun.agent.protocol.model import (
     Round,
     Witnessed,
 )
+from softrun.runtime.calls import Way
 
 WORLD = sealed(member("a"))
 BALLOT = (3, "a")
+VERDICT = Verdict(3, (), 2, Way.EXIT, ok=True, tags=(("a/0", "17"),), gone=("b/1",))
 ONE_OF_EACH: dict[type[Message], Message] = {
     type(message): message
     for message in (
         ready(member("a")),
-        Hello(ready(member("a")), 7, "a@1"),
+        Hello(ready(member("a")), 7, "a@1", BALLOT, Beat(1.5)),
         Beat(1.5, 0.25, 5.0, leads=True, asks=True),
         Record(WORLD, stands=True),
         Witnessed(7, "a@1"),
@@ -41,6 +44,8 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Accepted(3, BALLOT),
         Refused(3, BALLOT),
         Decided(3, BALLOT),
+        Calls(3, ("a/0", "b/1"), 2, (Made(0, Way.EXIT, "17", "train.py:9"),), (1,)),
+        VERDICT,
     )
 }
 

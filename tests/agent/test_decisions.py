@@ -75,7 +75,7 @@ def test_who_has_become_another_incarnation_comes_last() -> None:
 
 
 def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
-    assert member_status.status_of(member("a", incarnation=2), None, dead=False) is MemberStatus.UNHEARD
+    assert member_status.status_of(member("a", incarnation=2), None, dead=False, lineage="") is MemberStatus.UNHEARD
 
 
 def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
@@ -177,6 +177,18 @@ def test_one_that_exits_before_it_asks_is_missed_where_others_ask(asks: bool) ->
     assert decide(sealed(A, B), ready(A, asks=asks), finished).reason == "a node has finished"
     decision = decide(replace(sealed(A, B), finishing=True), ready(A, asks=asks), finished)
     assert decision.reason.startswith("the world is broken" if asks else "nothing to do")
+
+
+def test_a_world_that_was_given_up_needs_no_loss_to_explain_it() -> None:
+    """Its members have promised to deliver nothing more there, so it is over, with or without the newcomer."""
+    record = sealed(A, B)
+    given_up = {"broken_round": record.number, "promised": record.version}
+    assert members(decide(record, ready(A, **given_up), ready(B), ready(C))) == ["a", "b", "c"]
+    assert members(decide(record, ready(A, **given_up), ready(B))) == ["a", "b"]
+    found = ready(B, broken_round=record.number)
+    assert decide(record, ready(A, **given_up), found, ready(C)).again_at == 0.5, "the groups of that one broke"
+    earlier = ready(A, broken_round=record.number, promised=record.version - 1)
+    assert decide(record, earlier, ready(B), ready(C)).again_at == 0.5
 
 
 def test_a_world_that_was_broken_earlier_is_not_broken_now() -> None:
@@ -565,6 +577,9 @@ def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
     assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
     finished = Report(pair, NodeIntent.FINISHED, done=(0, 1))
     assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
+    replaced = replace(pair, workers=(Worker(0, 2), pair.workers[1]))
+    finished = Report(replaced, NodeIntent.FINISHED, done=(0, 1))
+    assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
 
 
 def test_a_node_that_comes_back_leaves_behind_those_that_are_done() -> None:

@@ -126,9 +126,9 @@ def proposals(effects: list[do.Effect]) -> list[Round]:
 
 def test_a_new_link_begins_with_what_it_knows_and_a_beat_that_asks_for_one() -> None:
     agent = Agent(C)
-    hello, beat = said(agent.election.link_up("a", agent.own))
-    assert hello == ("a", Hello(agent.own, WORLD.version, WORLD.lineage))
-    assert beat == ("a", Beat(at=10.0, grant_s=5.0, asks=True))
+    beat = Beat(at=10.0, grant_s=5.0, asks=True)
+    hello = Hello(agent.own, WORLD.version, WORLD.lineage, beat=beat)
+    assert said(agent.election.link_up("a", agent.own)) == [("a", hello)]
     assert said(agent.election.link_up("b", agent.own)) == [], "it follows another"
 
 
@@ -144,8 +144,17 @@ def test_the_first_beat_of_its_leader_is_returned_at_once() -> None:
     agent = Agent(C)
     agent.hear("a", ready(A))
     agent.follow("a")
-    assert agent.hear("a", Beat(at=7.0, leads=True)) == [("a", Beat(at=10.0, echo=7.0, grant_s=5.0, asks=True))]
+    assert agent.hear("a", Beat(at=7.0, leads=True)) == [("a", Beat(at=10.0, echo=7.0, grant_s=5.0))]
     assert agent.hear("a", Beat(at=8.0, leads=True)) == []
+
+
+def test_the_beat_of_a_hello_is_answered_as_any_other_and_whoever_says_hello_is_asked_for_nothing() -> None:
+    agent = Agent(A)
+    hello = Hello(ready(B), WORLD.version, WORLD.lineage, beat=Beat(at=7.0, asks=True))
+    answers = [("b", agent.own), ("b", Beat(at=10.0, echo=7.0, grant_s=0.0, leads=True))]
+    assert agent.hear("b", hello) == answers
+    agent.now = 100.0  # nobody has heard it for long
+    assert [type(message) for _, message in agent.hear("b", hello)] == [Report, Beat]
 
 
 def test_whoever_beats_without_having_reported_is_greeted() -> None:
@@ -180,6 +189,28 @@ def test_who_dies_while_the_lease_stands_has_left_nobody_behind() -> None:
     assert not agent.election.gone("b")
 
 
+def test_a_member_whose_lease_is_to_end_is_granted_none_by_its_leader() -> None:
+    """Else its workers would go on beside the next world, which is made when the store has ended that lease."""
+    election = Election("a", 1.0, 5.0, replace(TIMEOUTS, converges=True), 0.0)
+    leased = replace(WORLD, members=tuple(replace(m, lease_number=1) for m in WORLD.members))
+    own, *others = (ready(m, asks=True) for m in leased.members)
+    election.judge_by_leases()
+    election.adopt(leased)
+    election.leadership.lend(Address("host-a", 5000))
+    effects: list[do.Effect] = []
+    for now in range(7):
+        election.look(float(now))
+        for report in others if now == 0 else others[:1]:
+            election.hear(report.member.node, Hello(report, leased.version), own)
+            election.hear(report.member.node, Beat(1.0, echo=max(now, 0.1), grant_s=5.0), own)
+        effects += election.advance(leased, own, seeks=False)
+    assert do.EndLease("c", 1, by=1, version=leased.version) in effects
+    heard = election.hear("c", Beat(2.0, echo=6.0, grant_s=5.0, asks=True), own)
+    granted = {to: beat.grant_s for to, beat in said(heard) if isinstance(beat, Beat)}
+    assert granted["c"] == 0.0
+    assert granted["b"] > 0.0, "with the word of c this agent leads again"
+
+
 def test_the_last_report_says_that_it_is_the_last() -> None:
     agent = Agent(C)
     ((_, report),) = said(agent.election.take_leave(agent.own))
@@ -209,7 +240,8 @@ def test_a_link_to_a_node_that_turns_out_to_be_the_leader_is_kept() -> None:
     assert not dialled(effects)
     assert not hung_up(effects)
     assert agent.election.hears_leader()
-    assert ("a", Hello(agent.own, WORLD.version, WORLD.lineage)) in said(effects)
+    beat = Beat(at=10.0, grant_s=5.0, asks=True)
+    assert ("a", Hello(agent.own, WORLD.version, WORLD.lineage, beat=beat)) in said(effects)
 
 
 def test_a_link_to_another_is_closed_once_it_has_answered() -> None:

@@ -97,6 +97,29 @@ def test_a_fault_that_a_lost_process_has_told_is_not_heard() -> None:
     assert agent.fault() is None
 
 
+# --- failures
+
+
+@pytest.mark.parametrize("worked", [True, False])
+def test_the_death_of_a_peer_explains_no_failure_of_one_that_had_not_begun_to_work(worked: bool) -> None:
+    """It may fail so every time, also before it asks for its world, as those before it have done."""
+    agent = working()
+    agent.say(worked=1 if worked else 0)
+
+    def fails(launch: int) -> int:
+        """Returns how many restarts are left when the next one starts."""
+        before = agent.now
+        effects = agent.see(saw.LinkDown("b", gone=True), saw.WorkerExited(0, launch, 1))
+        effects += agent.go_on(before + 1.0)
+        lives = launch + 1
+        effects += agent.record(sealed(member("a", incarnation=lives, lives=lives), number=lives))
+        (spawn,) = [effect for effect in effects if isinstance(effect, do.Spawn)]
+        return spawn.restarts_left
+
+    assert fails(1) == (3 if worked else 2)
+    assert fails(2) == (2 if worked else 1)
+
+
 # --- hangs, under soft
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from values import STORE, member, ready, sealed
 
 from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.model import BarrierAnswer, Phase
+from softrun.agent.protocol.live import Verdict
+from softrun.agent.protocol.model import NO_REQUEST, Address, BarrierAnswer, NodeIntent, Phase, Report
 from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.liveness import Liveness
+from softrun.runtime.calls import Way
 
 TOLERANCE_S = 5.0
 A, B, C = (member(name) for name in "abc")
@@ -46,10 +49,92 @@ def test_who_begins_to_lead_frees_nobody_before_all_were_heard() -> None:
     for heard in (ready(A, barrier_answer=BarrierAnswer((world.version, 0), 5, 5, all=True)), ready(B)):
         leadership.hear(heard)
     leadership.lead(world, 0.0)
-    assert leadership.release_version == 0
+    assert leadership.release_edition == 0
     leadership.hear(ready(C))
     leadership.lead(world, 0.1)
-    assert leadership.release_version == world.version
+    assert leadership.release_edition == world.version
+
+
+def test_answers_to_calls_keep_no_newcomer_waiting() -> None:
+    """Under `--commit durable` the record changes in each step."""
+    world = sealed(A)
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(0.3, 0.5, barrier_s=5.0), retry_s=1.0)
+    leadership.adopt(world, 0.0)
+    leadership.lend(Address("host", 2))
+    leadership.hear(ready(A))
+    leadership.hear(ready(B))
+    liveness.heard("b", 0.0)
+    assert not _proposals(leadership.lead(world, 0.0))
+    for turn in range(1, 6):
+        leadership.owe((Verdict(world.number, (), turn, Way.EXIT, ok=True),))
+        (proposal,) = _proposals(leadership.lead(world, 0.05 * turn))
+        proposed = proposal.round
+        assert proposed.verdicts[0].turn == turn
+        assert (proposed.version, proposed.edition) == (world.version + 1, world.edition)
+        assert not proposed.says_more_than(world)
+        world = proposed
+        leadership.adopt(world, 0.05 * turn)
+        leadership.owe(())
+    assert leadership.barrier_request == NO_REQUEST
+    leadership.lead(world, 0.3)
+    assert leadership.barrier_request == (world.edition, 0)
+    leadership.hear(ready(A, barrier_answer=BarrierAnswer((world.edition, 0), 5, 5, all=True)))
+    (proposal,) = _proposals(leadership.lead(world, 0.31))
+    assert [m.node for m in proposal.round.members] == ["a", "b"]
+    assert proposal.round.says_more_than(world)
+
+
+def test_nor_if_it_proposes_another_world_itself() -> None:
+    """What the leader before has proposed may be what is decided: then nobody may have passed the agreed step."""
+    world = sealed(A, B, C)
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("b", liveness, LeaderTimeouts(0.3, 0.5, barrier_s=5.0), retry_s=1.0)
+    leadership.lend(STORE)
+    for heard in (ready(B), ready(C, barrier_answer=BarrierAnswer((world.version, 0), 5, 5, all=True))):
+        leadership.hear(heard)
+        liveness.heard(heard.member.node, 0.0)
+    liveness.mark_gone("a")
+    assert _proposals(leadership.lead(world, 0.0))
+    assert leadership.release_edition == 0
+
+
+@pytest.mark.parametrize(("agrees", "withdrawn"), [(True, False), (True, True), (False, False)])
+def test_a_proposal_that_some_may_have_accepted_is_made_again_though_there_is_no_need_of_it(
+    agrees: bool, withdrawn: bool
+) -> None:
+    """A store would have said what has become of it."""
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(0.3, 0.5), retry_s=1.0, agrees=agrees)
+    leadership.lend(STORE)
+    for report in (ready(A), Report(B, NodeIntent.AWAY)):
+        leadership.hear(report)
+    (first,) = _proposals(leadership.lead(sealed(A, B), 0.0))
+    leadership.hear(ready(B, sequence=1))
+    if withdrawn:
+        leadership.withdraw()
+    assert not _proposals(leadership.lead(sealed(A, B), 0.5))
+    assert _proposals(leadership.lead(sealed(A, B), 1.0)) == ([first] if agrees and not withdrawn else [])
+
+
+def test_what_is_decided_is_its_own_record_though_it_has_proposed_another_since() -> None:
+    """Else it would take the silent for living, and put them into the next world once more."""
+    liveness = Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("a", liveness, LeaderTimeouts(0.3, 0.5), retry_s=1.0, agrees=True)
+    leadership.lend(STORE)
+    for placed in (A, B, C):
+        leadership.hear(ready(placed))
+        liveness.heard(placed.node, 0.0)
+    liveness.mark_gone("c")
+    (first,) = _proposals(leadership.lead(sealed(A, B, C), 0.0))
+    liveness.mark_gone("b")
+    leadership.mark_gone("b")
+    (second,) = _proposals(leadership.lead(sealed(A, B, C), 1.0))
+    assert first != second
+    assert leadership.proposed(first.round)
+    assert leadership.proposed(second.round)
+    leadership.adopt(first.round, 0.0)
+    assert not leadership.proposed(second.round), "it was a proposal for that record"
 
 
 def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from softrun.agent.core.lease_clock import LeaseClock
+from softrun.agent.rendezvous.lease_clock import LeaseClock
 from softrun.agent.rendezvous.liveness import Liveness
 
 

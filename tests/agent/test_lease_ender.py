@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from values import member, sealed
 
@@ -16,7 +18,7 @@ class One:
     """The agent of `node`, which knows a lease of every node and watches those named. It follows, or is, a."""
 
     def __init__(self, node: str, watches: str, leased: bool = True) -> None:
-        self.node = node
+        self.node, self.world, self.now = node, WORLD, 0.0
         self.liveness = Liveness(INTERVAL_S, TOLERANCE_S, now=0.0)
         self.liveness.leased = leased
         self.reports = {each.node: Report(each, NodeIntent.READY, asks=True) for each in WORLD.members}
@@ -29,15 +31,16 @@ class One:
     def ends(self, until: float, heard: str = "") -> list[tuple[float, str]]:
         """When it ends whose leases, if it looks when it wants to and hears those named at each beat."""
         ended = []
-        now = 0.0
-        while now < until:
-            wanted = [at for at in (self.liveness.deadline(), self.ender.deadline) if at is not None and at > now]
-            now = min([*wanted, now + INTERVAL_S])
+        while self.now < until:
+            wanted = [at for at in (self.liveness.deadline(), self.ender.deadline) if at is not None and at > self.now]
+            now = self.now = min([*wanted, self.now + INTERVAL_S])
             self.liveness.look(now)
             for node in heard:
                 self.liveness.heard(node, now)
-            for effect in self.ender.advance(WORLD, WORLD.members[0], now):
-                assert effect == EndLease(effect.node, 3, by=WORLD.by_node[self.node].lease_number)
+            for effect in self.ender.advance(self.world, WORLD.members[0], now):
+                assert effect == EndLease(
+                    effect.node, 3, by=WORLD.by_node[self.node].lease_number, version=self.world.version
+                )
                 ended.append((now, effect.node))
         return ended
 
@@ -87,3 +90,41 @@ def test_without_leases_there_is_none_to_end() -> None:
 
 def test_who_has_no_place_in_the_record_ends_none() -> None:
     assert One("e", "a").ends(5 * TOLERANCE_S) == []
+
+
+def test_one_that_is_heard_again_after_that_is_to_end_until_it_has_another_lease() -> None:
+    one = One("a", "bcd")
+    assert not one.ender.is_ending("d")
+    one.ends(TOLERANCE_S + 0.5, heard="bc")
+    assert one.ender.is_ending("d")
+    assert not one.ender.is_ending("b")
+    assert [node for _, node in one.ends(2 * TOLERANCE_S + 0.5, heard="bcd")] == ["d"]
+    one.liveness.holds("d", 4)
+    assert not one.ender.is_ending("d")
+    assert one.ends(4 * TOLERANCE_S, heard="bcd") == []
+
+
+def test_a_new_record_ends_the_suspicion() -> None:
+    """Another may lead in it, and grant the node more: what was asked before must not end its lease now."""
+    one = One("b", "a")
+    assert one.ends(TOLERANCE_S + 2.5)
+    one.world = replace(WORLD, version=WORLD.version + 1)
+    assert one.ends(one.now + 1, heard="a") == []
+    assert one.ender.is_ending("a"), "it may have been ended, and nobody has told yet"
+    assert one.ends(one.now + TOLERANCE_S, heard="a") == []
+    assert not one.ender.is_ending("a")
+
+
+def test_who_is_missed_under_the_next_record_as_well_is_ended_under_that() -> None:
+    one = One("a", "bcd")
+    assert one.ends(TOLERANCE_S + 0.5, heard="bc")
+    one.world = replace(WORLD, version=WORLD.version + 1)
+    assert one.ends(TOLERANCE_S + 1.5, heard="bc") == [(one.now, "d")]
+
+
+def test_once_the_lease_is_over_there_is_nothing_to_ask_for() -> None:
+    one = One("a", "bcd")
+    one.ends(TOLERANCE_S + 0.5, heard="bc")
+    one.liveness.expire("d", 3)
+    assert one.ends(4 * TOLERANCE_S, heard="bc") == []
+    assert one.ender.is_ending("d")

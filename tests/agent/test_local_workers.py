@@ -9,7 +9,7 @@ from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.worker_slot import ABANDON_S, SHOW_S, SIGKILL, State
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import Member, Worker
-from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import RESUME, ProgressLimits, WorkerFault, WorkerState, WorkerStatus, WorldChangeEvent
 
 LIFE = ("a", 1)
 SIGTERM = 15
@@ -309,10 +309,18 @@ def test_the_agents_own_grace_holds_where_a_worker_wishes_none() -> None:
 def test_that_it_was_ended_is_its_failure_whatever_its_exit_code(code: int, counts: int) -> None:
     workers = watched()
     workers.end(0, 4.0)
+    workers.tick(4.0 + SHOW_S)
     failure = workers.exited(0, 1, code)
     assert failure is not None
     assert failure.exitcode == counts
     assert workers.eligible() == ()
+
+
+def test_one_that_finishes_while_it_writes_its_stacks_did_not_hang() -> None:
+    workers = watched()
+    workers.end(0, 4.0)
+    assert workers.exited(0, 1, 0) is None
+    assert workers.finished()
 
 
 def test_one_that_hangs_and_that_nothing_ends_has_failed() -> None:
@@ -402,6 +410,16 @@ def test_the_outside_hold_nobody_up_who_leaves() -> None:
     assert warm().has_left()
 
 
+def test_who_was_told_to_end_is_out_once_it_has_ended() -> None:
+    """It may complete a step in its grace time."""
+    workers = entered(1)
+    workers.stop(15, 1.0)
+    assert workers.has_left(), "it was not told to leave its world"
+    assert not workers.are_out()
+    workers.exited(0, 1, -15)
+    assert workers.are_out()
+
+
 def test_the_outside_are_dismissed_and_others_are_not() -> None:
     workers = entered(2)
     workers.exited(0, 1, 1)
@@ -446,6 +464,38 @@ def test_the_others_may_wait_for_one_that_ends_before_it_has_worked() -> None:
     workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
     workers.exited(0, 1, 0)
     assert not workers.unbuilt
+
+
+def test_nobody_waits_for_one_that_ends_beside_the_world() -> None:
+    """It did not leave the world before, and the others are in one without it; that one was called broken."""
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, worked=1), 1.0)
+    others = Member("a", 1, "host-a", 7000, "trainer", (Worker(1, 1),))
+    workers.enter(sealed(others, number=2), LIFE, 0, 1.0)
+    workers.exited(0, 1, 0)
+    assert not workers.unbuilt
+    assert not workers.incomplete
+
+
+@pytest.mark.parametrize("code", [0, RESUME])
+def test_one_that_has_left_for_good_is_done_and_leaves_no_gap(code: int) -> None:
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, heeds=True, left=True), 1.0)
+    assert workers.exited(0, 1, code) is None
+    assert workers.done() == (0,)
+    assert workers.have_left()
+    assert not workers.unbuilt
+    failure = workers.exited(1, 1, RESUME)
+    assert failure is not None, "nobody had told this one to leave"
+
+
+def test_one_that_has_saved_may_be_aborted_by_torch_at_its_very_end() -> None:
+    workers = entered(2)
+    saved = WorkerStatus(ready=True, applied=1, heeds=True, left=True, ends=True)
+    workers.said(0, 1, saved, 1.0)
+    workers.said(1, 1, saved.model_copy(update={"saved": True}), 1.0)
+    assert workers.exited(0, 1, -6) is not None, "while it saved"
+    assert workers.exited(1, 1, -6) is None
 
 
 def test_who_came_before_others_worked_has_worked_with_them() -> None:

@@ -119,5 +119,17 @@ def test_a_hard_limit_is_a_soft_one_first(limits: ProgressLimits) -> None:
     assert watched.overdue(103.0 + FREED_S)
 
 
+def test_if_its_world_is_not_broken_it_may_take_its_time_but_is_not_ended_at_once() -> None:
+    watched = watch(ProgressLimits(soft=30.0, hard=60.0))
+    watched.leave(159.0, broken=False)
+    assert not watched.overdue(160.0)
+    assert watched.overdue(159.0 + FREED_S)
+    late = watch(ProgressLimits())
+    late.leave(200.0, broken=False)
+    assert late.deadline() is None
+    late.leave(205.0)
+    assert late.deadline() == 205.0 + (LEAVE.soft or 0)
+
+
 def test_where_nobody_is_told_to_leave_a_hard_limit_holds_at_once() -> None:
     assert watch(ProgressLimits(hard=3.0)).overdue(103.0)

@@ -8,93 +8,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from values import member, opened, ready, sealed
+from one_replica import FAST, FIRST, FOUR, JOB, SECOND, A, Agent, B, C, D, after
+from values import opened, sealed
 
-from softrun.agent.consensus.replica import Peers, Replica
-from softrun.agent.protocol.effects import Effect, Say
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
-    Agreement,
+    Ballot,
     Decided,
-    Hello,
-    Member,
-    Message,
     Prepare,
     Promise,
     Record,
     Refused,
     Round,
 )
-
-A, B, C, D = (member(name) for name in "abcd")
-JOB = "a@1"
-FIRST = replace(sealed(A, B, C), lineage=JOB)  # version 2
-
-
-def after(record: Round, *members: Member, number: int = 2, version: int = 0) -> Round:
-    """A next record; `number` tells several of them apart."""
-    return replace(record, version=version or record.version + 1, number=number, members=members)
-
-
-class Agent:
-    """A replica, what its agent knows of the others, and what it says."""
-
-    def __init__(self, node: str, record: Round | None = FIRST) -> None:
-        self.node = node
-        self.gone: set[str] = set()
-        self.silent: set[str] = set()
-        self.parted: set[str] = set()
-        self.sure = True
-        peers = Peers(
-            gone=self.gone.__contains__,
-            silent=self.silent.__contains__,
-            parted=lambda nodes: self.parted.issuperset(nodes),
-            stands=lambda: self.sure,
-        )
-        self.replica = Replica(node, peers)
-        if record is not None:
-            self.replica.read(record)
-            self.replica.take()
-
-    def propose(self, round_: Round) -> list[tuple[str | None, Message]]:
-        return self._said(self.replica.propose(round_))
-
-    def hear(self, node: str, message: Agreement) -> list[tuple[str | None, Message]]:
-        return self._said([*self.replica.hear(node, message), *self.replica.advance()])
-
-    def greet(self, node: str, version: int = 0, lineage: str = "") -> list[tuple[str | None, Message]]:
-        return self._said(self.replica.greet(node, Hello(ready(member(node)), version, lineage)))
-
-    def learn(self) -> list[tuple[str | None, Message]]:
-        """What it says when it has learned something of its peers."""
-        return self._said(self.replica.advance())
-
-    def compare(self, node: str, round_: Round) -> list[tuple[str | None, Message]] | None:
-        answer = self.replica.compare(node, round_)
-        return self._said(answer) if answer is not None else None
-
-    @property
-    def record(self) -> Round:
-        assert self.replica.record is not None
-        return self.replica.record
-
-    @staticmethod
-    def _said(effects: list[Effect]) -> list[tuple[str | None, Message]]:
-        said: list[tuple[str | None, Message]] = []
-        for effect in effects:
-            assert isinstance(effect, Say)
-            message = effect.message
-            if isinstance(message, Prepare | Promise | Accepted | Refused | Decided):
-                assert message.lineage
-                message = replace(message, lineage="")  # so that the tests can leave it out: that stands for any job
-            said.append((effect.node, message))
-        return said
-
-
-SECOND = after(FIRST, A, B)
-FAST = (0, "a")
-
 
 # --- the first member, in its first ballot
 
@@ -165,6 +92,63 @@ def test_another_member_asks_for_promises_first() -> None:
     assert agent.record == following
 
 
+def following(name: str, record: Round = FIRST) -> tuple[Agent, Ballot | None]:
+    """A voter that has just begun to follow b, and what it promises it."""
+    agent = Agent(name, record)
+    agent.gone.add("a")
+    return agent, agent.replica.promise_ahead("b")
+
+
+def test_those_that_begin_to_follow_it_promise_before_they_are_asked() -> None:
+    agent, wish = Agent("b", FOUR), after(FOUR, B, C, D)
+    agent.gone.add("a")
+    for name in "cd":
+        _, promise = following(name, FOUR)
+        assert promise == (1, "b")
+        assert agent.greet(name, FOUR.version, JOB, promise) == []
+    assert agent.propose(wish) == [(None, Accept((1, "b"), wish))]
+
+
+def test_the_others_are_asked_and_they_alone() -> None:
+    agent, wish = Agent("b", FOUR), after(FOUR, B, C, D)
+    agent.gone.add("a")
+    agent.greet("c", FOUR.version, JOB, (1, "b"))
+    assert agent.propose(wish) == [("d", Prepare(3, (1, "b"))), ("a", Prepare(3, (1, "b")))]
+    assert agent.greet("d", FOUR.version, JOB, (1, "b")) == [(None, Accept((1, "b"), wish))], "or it promises by itself"
+
+
+@pytest.mark.parametrize(
+    ("version", "lineage", "promise"), [(1, JOB, (1, "b")), (2, "x@1", (1, "b")), (2, JOB, (1, "x"))]
+)
+def test_a_promise_about_another_record_or_to_another_node_is_none(version: int, lineage: str, promise: Ballot) -> None:
+    agent = Agent("b")
+    agent.gone.add("a")
+    agent.greet("c", version, lineage, promise)
+    assert agent.propose(after(FIRST, B, C)) == [(None, Prepare(3, (1, "b")))]
+
+
+def test_who_has_promised_accepts_nothing_from_lower_ballots() -> None:
+    agent, _ = following("c")
+    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Refused(3, (1, "b")))]
+    assert agent.replica.promise_ahead("b") == (1, "b"), "still"
+    assert agent.replica.promise_ahead("a") == (2, "a"), "a higher one"
+    assert agent.hear("b", Accept((1, "b"), after(FIRST, B, C))) == [("b", Refused(3, (2, "a")))]
+
+
+def test_a_first_member_that_was_promised_a_higher_ballot_uses_that() -> None:
+    agent = Agent("a")
+    agent.greet("b", FIRST.version, JOB, (2, "a"))
+    assert agent.propose(SECOND) == [("c", Prepare(3, (2, "a")))]
+
+
+@pytest.mark.parametrize("why", ["it has accepted something", "it is no voter", "its leader needs no promise"])
+def test_nothing_is_promised_ahead_if(why: str) -> None:
+    agent = Agent("d" if why == "it is no voter" else "c")
+    if why == "it has accepted something":
+        agent.hear("a", Accept(FAST, SECOND))
+    assert agent.replica.promise_ahead("a" if why == "its leader needs no promise" else "b") is None
+
+
 def test_before_anybody_is_asked_to_accept_the_wish_may_change() -> None:
     agent, ballot = Agent("b"), (1, "b")
     agent.gone.add("a")
@@ -207,6 +191,22 @@ def test_after_a_refusal_the_next_ballot_is_higher_than_the_one_that_was_promise
     agent.hear("b", Refused(3, (4, "c")))
     assert list(agent.replica.missing) == [], "the engine proposes again after a while"
     assert agent.propose(SECOND) == [(None, Prepare(3, (5, "a")))]
+
+
+def test_what_nobody_was_asked_to_accept_has_come_to_nothing_when_it_is_refused() -> None:
+    first, agent = Agent("a"), Agent("b")
+    agent.gone.add("a")
+    agent.propose(after(FIRST, B, C))
+    agent.hear("c", Refused(3, (7, "c")))
+    assert agent.replica.dropped
+    first.propose(SECOND)
+    first.hear("c", Refused(3, (7, "c")))
+    assert not first.replica.dropped, "b may have accepted it"
+    first.propose(SECOND)
+    first.hear("c", Refused(3, (9, "c")))
+    assert not first.replica.dropped, "nor when the next ballot is refused before it gets that far"
+    agent.propose(after(FIRST, B, C))
+    assert not agent.replica.dropped
 
 
 def test_an_answer_to_another_ballot_or_version_is_none() -> None:
@@ -275,174 +275,6 @@ def test_who_has_promised_a_higher_ballot_does_not_go_on_with_its_own() -> None:
     assert agent.hear("c", Promise(3, (1, "b"))) == []
     assert agent.hear("c", Accept((2, "c"), after(FIRST, C))) == [("c", Accepted(3, (2, "c")))]
     assert agent.propose(after(FIRST, B, C)) == [(None, Prepare(3, (3, "b")))], "a higher one is another matter"
-
-
-# --- who must have accepted it
-
-
-def test_without_a_silent_member_a_quorum_is_needed() -> None:
-    agent = Agent("a", record=replace(sealed(A, B, C, D), lineage=JOB))
-    following = after(agent.record, A, B, C)
-    agent.silent.add("d")
-    agent.propose(following)
-    agent.hear("b", Accepted(3, FAST))
-    assert agent.record != following, "a and b are enough, but c is not silent"
-    agent.silent.add("c")
-    assert agent.learn() == [(None, Decided(3, FAST))]
-
-
-@pytest.mark.parametrize(("node", "silent", "decides"), [("a", "cd", True), ("c", "ab", False), ("b", "cd", False)])
-def test_exactly_half_go_on_without_the_silent_ones_only_with_the_first_member(
-    node: str, silent: str, decides: bool
-) -> None:
-    agent = Agent(node, record=replace(sealed(A, B, C, D), lineage=JOB))
-    agent.silent |= set(silent)
-    if node == "b":
-        agent.silent.add("a")  # the first member does not answer, either
-    assert bool(agent.propose(after(agent.record, member(node)))) is decides
-    assert agent.replica.short is not decides
-
-
-def test_nothing_is_proposed_that_cannot_be_decided() -> None:
-    """Nobody may accept it: the others could decide something else meanwhile, and would be bound to it."""
-    agent = Agent("a")
-    agent.silent |= {"b", "c"}
-    assert agent.propose(after(FIRST, A)) == []
-    assert agent.replica.short
-    agent.silent.discard("b")
-    assert agent.propose(after(FIRST, A, B)) == [(None, Accept(FAST, after(FIRST, A, B)))]
-    assert not agent.replica.short
-    agent.replica.read(after(FIRST, A, B, version=9))
-    assert not agent.replica.short
-
-
-def test_too_few_that_are_in_touch_are_named_again_for_the_next_record() -> None:
-    agent = Agent("a")
-    agent.silent |= {"b", "c"}
-    agent.propose(after(FIRST, A))
-    agent.replica.read(SECOND)
-    assert not agent.replica.short
-
-
-def test_known_dead_ones_are_not_waited_for_even_if_they_are_many() -> None:
-    agent = Agent("a")
-    agent.gone |= {"b"}
-    agent.propose(after(FIRST, A))
-    assert agent.record == FIRST
-    agent.gone.add("c")
-    agent.parted |= {"b", "c"}
-    assert agent.learn() == [(None, Decided(3, FAST))]
-
-
-def test_a_quorum_of_dead_may_have_gone_on_unless_this_agents_lease_stood() -> None:
-    agent = Agent("c")
-    agent.gone |= {"a", "b"}
-    agent.parted.add("b")
-    assert agent.propose(after(FIRST, C)) == []
-    assert agent.replica.short, "a may have left it behind, with b"
-    agent.parted.add("a")
-    assert agent.propose(after(FIRST, C))
-    assert agent.record == after(FIRST, C)
-
-
-def test_dead_ones_that_were_no_quorum_have_decided_nothing() -> None:
-    agent = Agent("c", record=replace(sealed(A, B, C, D), lineage=JOB))
-    agent.gone |= {"b", "d"}
-    agent.propose(after(agent.record, A, C))
-    assert not agent.replica.short
-
-
-def test_a_quorum_of_dead_cannot_be_made_up_for_by_the_silence_of_others() -> None:
-    agent = Agent("d", record=replace(sealed(A, B, C, D), lineage=JOB))
-    agent.gone |= {"a", "b"}
-    agent.silent |= {"c"}
-    agent.parted |= {"a", "b"}
-    assert agent.propose(after(agent.record, D)) == []
-    assert agent.replica.short
-
-
-# --- with a witness
-
-PAIR = replace(sealed(A, B), lineage=JOB, version=2, witness="w")
-
-
-def test_the_witness_is_asked_with_the_members_and_waited_for_only_if_it_is_needed() -> None:
-    agent, following = Agent("a", record=PAIR), after(PAIR, A, B)
-    assert agent.propose(following) == [(None, Accept(FAST, following)), ("w", Accept(FAST, following))]
-    assert list(agent.replica.missing) == ["b", "w"]
-    assert agent.hear("b", Accepted(3, FAST)) == [(None, Decided(3, FAST)), ("w", Decided(3, FAST))]
-    assert agent.hear("w", Accepted(3, FAST)) == [], "it comes too late, which costs nothing"
-
-
-def test_with_the_witness_one_of_two_goes_on_without_the_silent_other() -> None:
-    agent, ballot = Agent("b", record=PAIR), (1, "b")
-    agent.silent.add("a")
-    assert agent.propose(after(PAIR, B)) == [(None, Prepare(3, ballot)), ("w", Prepare(3, ballot))]
-    assert agent.hear("w", Promise(3, ballot)) == [
-        (None, Accept(ballot, after(PAIR, B))),
-        ("w", Accept(ballot, after(PAIR, B))),
-    ]
-    assert agent.hear("w", Accepted(3, ballot)) == [(None, Decided(3, ballot)), ("w", Decided(3, ballot))]
-
-
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_without_it_neither_does_nor_the_first(node: str) -> None:
-    agent = Agent(node, record=PAIR)
-    agent.silent |= {"a", "b", "w"} - {node}
-    assert agent.propose(after(PAIR, member(node))) == []
-    assert agent.replica.short
-
-
-def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
-    """The first may have decided it before it fell silent."""
-    agent, ballot = Agent("b", record=PAIR), (1, "b")
-    agent.silent.add("a")
-    agent.propose(after(PAIR, B))
-    theirs = after(PAIR, A)
-    assert agent.hear("w", Promise(3, ballot, FAST, theirs)) == [
-        (None, Accept(ballot, theirs)),
-        ("w", Accept(ballot, theirs)),
-    ]
-
-
-def test_a_dead_one_may_have_gone_on_with_a_witness_that_does_not_answer() -> None:
-    agent, ballot = Agent("b", record=PAIR), (1, "b")
-    agent.gone.add("a")
-    agent.propose(after(PAIR, B))
-    assert agent.record == PAIR, "the witness has not said yet"
-    agent.hear("w", Promise(3, ballot))
-    agent.hear("w", Accepted(3, ballot))
-    assert agent.record == after(PAIR, B)
-
-
-def test_unless_this_agents_lease_stood_when_it_died() -> None:
-    """The witness proposes nothing, so only the dead one could have left this one behind."""
-    agent = Agent("b", record=PAIR)
-    agent.gone.add("a")
-    agent.parted.add("a")
-    agent.propose(after(PAIR, B))
-    assert agent.record == after(PAIR, B), "at once"
-
-
-def test_of_three_two_go_on_whatever_the_witness_does() -> None:
-    agent, ballot = Agent("b", record=replace(FIRST, witness="w")), (1, "b")
-    agent.silent |= {"a", "w"}
-    agent.propose(after(agent.record, B, C))
-    agent.hear("c", Promise(3, ballot))
-    agent.hear("c", Accepted(3, ballot))
-    assert agent.record == after(replace(FIRST, witness="w"), B, C)
-
-
-def test_a_job_that_is_begun_anew_has_no_witness_yet() -> None:
-    agent = Agent("d", record=PAIR)
-    agent.propose(after(PAIR, D))
-    assert agent.record.witness == ""
-
-
-def test_a_witness_that_has_left_a_job_does_not_come_back_to_vote_there() -> None:
-    agent = Agent("w", record=PAIR)
-    agent.replica.read(replace(sealed(C), lineage="c@1"))
-    assert agent.compare("a", PAIR) == []
 
 
 # --- who is not a member

@@ -15,6 +15,7 @@ from softrun.agent.protocol.model import (
     Accept,
     Accepted,
     Address,
+    Beat,
     Hello,
     NodeIntent,
     Record,
@@ -131,3 +132,93 @@ def test_who_is_greeted_by_one_that_knows_a_newer_record_asks_for_it() -> None:
     assert (to, asked.version) == ("b", known.version)
     same = Hello(hello.report, known.version, "a@1")
     assert not said(agent.see(saw.Heard("b", same)), Hello)
+
+
+def other_job(*nodes: str, version: int = 9, **job: object) -> Record:
+    """What b shows of another job, in which it has a place."""
+    world = replace(sealed(*(member(node) for node in nodes), number=7), version=version, lineage="b@1")
+    return Record(replace(world, settings=meeting().job), **job)  # type: ignore[arg-type]
+
+
+def test_who_is_shown_another_job_that_counts_on_it_says_in_which_it_is() -> None:
+    agent = meeting()
+    ((to, report),) = said(agent.see(saw.Heard("b", other_job("b", "a"))), Report)
+    assert (to, report.lineage) == ("b", "a@1")
+    assert not said(agent.see(saw.Heard("b", other_job("b"))), Report)
+
+
+def test_a_member_that_is_in_another_job_is_left_behind_and_casts_no_vote() -> None:
+    agent = meeting()
+    ((_, asked),) = said(
+        agent.see(saw.Heard("c", Report(member("c"), NodeIntent.READY, lineage="c@1", sequence=1))), Accept
+    )
+    assert [m.node for m in asked.round.members] == ["a", "b"]
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    assert agent.engine.record == asked.round, "c was not waited for"
+
+
+def test_of_two_jobs_the_one_that_gives_up_names_who_is_there() -> None:
+    """The first member of the other one may be gone by then."""
+    agent = meeting()
+    shown = other_job("gone", "b", stands=True)
+    ((_, asked),) = said(agent.see(saw.Heard("b", shown)), Accept)
+    assert asked.round.heir == Address("host-b", 7000)
+
+
+def test_those_that_wait_for_the_same_members_give_up_together() -> None:
+    """Not one after the other, each when the one before it has."""
+    agent = meeting()
+    timeout_s = agent.engine._config.join_timeout_s
+    agent.see(saw.Heard("b", Beat(at=1.0, echo=0.5, grant_s=1.0, leads=True)))
+    agent.go_on(timeout_s - 10.0)
+    assert agent.engine.stage is Stage.WAITING
+    agent.go_on(timeout_s + 2.0)
+    assert agent.engine.stage is Stage.LEAVING
+
+
+def test_what_was_decided_elsewhere_is_shown_to_those_that_follow() -> None:
+    """They were no voters, or its decider has never heard of them."""
+    agent = meeting()
+    assert agent.engine.record is not None
+    newer = replace(agent.engine.record, version=agent.engine.record.version + 1, number=2)
+    effects = agent.see(saw.Heard("b", Record(newer, stands=True)))
+    assert [(to, record.round) for to, record in said(effects, Record)] == [(None, newer)]
+    assert not said(agent.see(saw.Heard("c", Record(newer, stands=True))), Record), "once"
+
+
+def test_one_that_has_nothing_to_propose_knows_that_it_could_not() -> None:
+    """So it may join another job, and ends after a while."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=3.0, failure="replace")
+    world = sealed(*(member(node) for node in "abc"))
+    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="a@1"), stands=True)))
+    agent.see(saw.WorkerStoreOpened(5000), saw.WorkerExited(0, 1, 1))
+    assert agent.workers() == (), "its only one is being replaced"
+    for node in "bc":
+        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage="a@1"), 2, "a@1")))
+    agent.go_on(12.0)  # the others would lead before it
+    assert agent.engine.is_cut_off
+    assert agent.engine.stage is Stage.WAITING
+    other = replace(sealed(member("x")), settings=agent.job, lineage="x@1")
+    agent.see(saw.Heard("x", Record(other, stands=True)))
+    assert agent.engine.record == other
+
+
+def test_a_leader_that_is_cut_off_asks_whoever_it_finds() -> None:
+    agent = meeting()
+    assert said(agent.see(saw.Found(ONE, "x")), Record)
+    agent.go_on(5.0)
+    effects = agent.see(saw.Found(TWO, "y"))
+    assert [to for to, _ in said(effects, Hello)] == ["y"]
+    assert not said(effects, Record)
+
+
+def test_a_follower_tells_its_leader_of_another_job() -> None:
+    """The leaders of both look for each other where the job may be found, and a follower may be there."""
+    agent = Agent(endpoints=(ONE,))
+    world = sealed(*(member(node) for node in "bac"))
+    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="b@1"), stands=True)))
+    agent.see(saw.LinkUp("b"))
+    other = replace(sealed(member("x")), settings=agent.job, lineage="x@1")
+    shown = Record(other, stands=True)
+    assert said(agent.see(saw.Heard("x", shown)), Record) == [("b", shown)]
+    assert not said(agent.see(saw.Heard("c", shown)), Record), "c has told its leader as well"

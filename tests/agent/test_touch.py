@@ -100,6 +100,20 @@ def test_a_beat_that_returns_none_of_this_agents_grants_nothing(echo: float) -> 
         assert touch.until == -inf
 
 
+def test_a_leader_that_grants_nothing_does_not_move_the_time_when_the_lease_ended() -> None:
+    touch = a_touch()
+    touch.heard("b", granted(10.0, leads=True), 10.1)
+    for at in (20.0, 30.0):
+        touch.heard("b", granted(at, leads=True, grant_s=0.0), at + 0.1)
+    assert touch.until == 10.0 + LEASE_S
+
+
+def test_the_first_beat_of_one_that_grants_nothing_says_that_there_is_no_lease() -> None:
+    touch = a_touch()
+    touch.heard("b", granted(10.0, leads=True, grant_s=0.0), 10.1)
+    assert touch.until == 10.0
+
+
 def test_what_a_follower_grants_is_no_lease_of_a_leader() -> None:
     """It leads nobody: others may follow another that has taken this agent for dead."""
     touch = a_touch()

@@ -1,4 +1,4 @@
-"""Every example runs to its end by the command in its own heading, with two workers."""
+"""Every example runs to its end by the command in its own heading, with two workers, also if one is killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import PATIENCE_S, LocalCluster
+from local_cluster import PATIENCE_S, LocalCluster, send
 
 pytestmark = pytest.mark.processes
 
@@ -25,12 +26,20 @@ EXAMPLES = {  # what it needs beside torch, and what two workers write at their 
     "rfc_loop.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
     "wrapped_function.py": ("torch", r"step 100, loss \d\.\de-\d\d"),
     "train_lightning.py": ("pytorch_lightning", r"rank [01] of 2: step 100"),
+    "train_lightning_soft.py": ("pytorch_lightning", r"rank [01] of 2: epoch 5, step 50, loss 0\.7"),
     "train_accelerate.py": ("accelerate", r"rank [01] of 2: step 100"),
+    "live_workers.py": ("torch", r"rank 0 of 1: step 100, weight 9\.9\d, loss"),
+    "live_train.py": ("sklearn", r"final accuracy 0\.9\d at step 600 with [12] workers"),
     "launch_from_program.py": ("torch", r"rank [01], process \d+: mean 0\.[45]"),
     "own_policy/own_policy.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
 }
-QUICK = ("first_job.py", "train_digits.py", "launch_from_program.py")
+ONE_LINE = ("train_digits.py", "live_workers.py", "live_train.py")  # the proof is written by one worker
+QUICK = ("first_job.py", "train_digits.py", "live_workers.py", "launch_from_program.py")
+KILLED = ("live_workers.py", "live_train.py")
+"""One of their two workers is killed when they have taken some steps."""
 FURTHER = {
+    "live_workers.py": ["--pause", "0.02"],
+    "live_train.py": ["--pause", "0.01"],
     "first_job.py": ["50"],  # steps
     "launch_from_program.py": ["--endpoint", "localhost:0"],  # a free port
 }
@@ -71,8 +80,10 @@ def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None
             words[words.index(flag) + 1] = value
     words += FURTHER.get(example, [])
     node = cluster.start("node", [sys.executable, *words[1:]])
+    if example in KILLED:
+        send(max(step.pid for step in cluster.wait_for_steps(2)), signal.SIGKILL)
     assert node.wait(PATIENCE_S) == 0, node.output()
-    assert len(re.findall(proof, node.output())) == (1 if example == "train_digits.py" else 2), node.output()
+    assert len(re.findall(proof, node.output())) == (1 if example in ONE_LINE else 2), node.output()
     # Python's own resource tracker ends a moment after the program that has spawned functions.
     cluster.wait_for("nothing is left", lambda: not cluster.orphans(), 10)
 

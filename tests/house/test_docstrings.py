@@ -50,3 +50,15 @@ def test_every_public_name_says_what_it_is_for() -> None:
         if not ast.get_docstring(node) and not ("." in name and (file.split("/")[0], node.name) in said)
     ]
     assert not silent, "\n".join(silent)
+
+
+def test_an_indented_paragraph_is_code_without_a_mark() -> None:
+    """The pages mark it (docs/_ext/from_code.py); a mark in the docstring as well would break its code apart."""
+    marked = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if line.endswith(" ::")
+    ]
+    assert marked == []

@@ -15,30 +15,75 @@ ROOT = Path(__file__).resolve().parents[2]
 #: package's own folder; a module that stands there by name is on the floor where it is listed.
 ROOMS = {
     "policies": [""],
-    "runtime": ["events", "interrupt", "steplog", "channel", "groups", "worker", "worlds", "inprocess"],
+    "runtime": [
+        "events",
+        "calls",
+        "steplog",
+        "channel",
+        "interrupt",
+        "groups",
+        "preemption",
+        "worker",
+        "share",
+        "sampler",
+        "worlds",
+        "live",
+        "snapshots",
+        "state",
+        "inprocess",
+        "integrations",
+    ],
     "agent": [
         "errors",
         "protocol",
         "consensus",
         "rendezvous",
+        "live",
         "core",
         "links",
         "store",
         "torch_elastic",
         "workers",
+        "snapshots",
         "loop",
         "",
     ],
+    "testing": [
+        "history",
+        "timeline",
+        "scene",
+        "search",
+        "verdict",
+        "checker",
+        "lives",
+        "recorder",
+        "record",
+        "draw",
+        "",
+    ],
 }
-PURE = ["agent/protocol", "agent/consensus", "agent/rendezvous", "agent/core", "policies"]
+#: Where a package stands if not in the folder of its name.
+FOLDERS = {"testing": "scripts/entry/testing"}
+PURE = ["agent/protocol", "agent/consensus", "agent/rendezvous", "agent/live", "agent/core", "policies"]
 IMPURE_MODULES = {"time", "datetime", "os", "socket", "random", "subprocess", "threading", "logging"}
-OWN = {"runtime": {"runtime"}, "policies": {"policies"}, "agent": {"agent", "policies", "runtime"}}
+OWN = {
+    "runtime": {"runtime"},
+    "policies": {"policies"},
+    "agent": {"agent", "policies", "runtime"},
+    "testing": {"testing", "runtime"},
+}
 RUNTIME_THIRD_PARTY = {"pydantic", "watchdog"}
+TESTING_THIRD_PARTY = {"pydantic"}
 MOST_MODULES = 16  # in one folder
 
 
+def home(folder: str) -> Path:
+    package, *inside = folder.split("/")
+    return ROOT.joinpath(FOLDERS.get(package, package), *inside)
+
+
 def files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).glob("**/*.py"))
+    return sorted(home(folder).glob("**/*.py"))
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
@@ -55,7 +100,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
 
 def _is_own(name: str) -> bool:
     """Whether it is a module or a package of the checkout."""
-    path = ROOT.joinpath(*name.split(".")[1:])
+    path = home("/".join(name.split(".")[1:]))
     return name.startswith("softrun.") and (path.is_dir() or path.with_suffix(".py").is_file())
 
 
@@ -90,7 +135,7 @@ def room_of(package: str, inside: list[str]) -> int:
 @pytest.mark.parametrize("package", sorted(ROOMS))
 def test_no_arrow_runs_back_up_between_rooms(package: str) -> None:
     for path in files(package):
-        parts = [*path.relative_to(ROOT / package).with_suffix("").parts]
+        parts = [*path.relative_to(home(package)).with_suffix("").parts]
         if parts == ["__init__"]:
             continue
         for module, _ in found(path):
@@ -101,7 +146,9 @@ def test_no_arrow_runs_back_up_between_rooms(package: str) -> None:
 
 
 def test_there_is_no_cycle() -> None:
-    graph = {_name(path): {m for m, _ in found(path) if m.startswith("softrun.")} for top in OWN for path in files(top)}
+    graph = {
+        _name(top, path): {m for m, _ in found(path) if m.startswith("softrun.")} for top in OWN for path in files(top)
+    }
     graph = {name: {m if m in graph else m.rpartition(".")[0] for m in wanted} for name, wanted in graph.items()}
     while leaves := [name for name, wanted in graph.items() if not wanted & set(graph)]:
         for name in leaves:
@@ -109,9 +156,9 @@ def test_there_is_no_cycle() -> None:
     assert not graph, f"these import one another: {sorted(graph)}"
 
 
-def _name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(("softrun", *(part for part in parts if part != "__init__")))
+def _name(top: str, path: Path) -> str:
+    parts = path.relative_to(home(top)).with_suffix("").parts
+    return ".".join(("softrun", top, *(part for part in parts if part != "__init__")))
 
 
 def test_no_folder_holds_more_than_one_can_look_over() -> None:
@@ -129,14 +176,22 @@ def test_pure_rooms_touch_nothing(folder: str) -> None:
 
 
 def test_the_runtime_is_light() -> None:
-    """It runs in a training process: the standard library, pydantic and watchdog; torch only when it is used."""
+    """It runs in a training process: the standard library, pydantic and watchdog; torch only when it is used, and the
+    library that an integration is for."""
     for path in files("runtime"):
         for module, inside in found(path):
             top = module.split(".")[0]
             if top == "softrun" or top in sys.stdlib_module_names or top in RUNTIME_THIRD_PARTY:
                 continue
-            assert top == "torch", f"{path.relative_to(ROOT)} imports {module}"
+            assert top == "torch" or top == path.stem, f"{path.relative_to(ROOT)} imports {module}"
             assert inside, f"{path.relative_to(ROOT)} imports {module} outside of a function"
+
+
+def test_the_checker_needs_no_torch() -> None:
+    for path in files("testing"):
+        tops = {module.split(".")[0] for module, _ in found(path)}
+        strange = tops - set(sys.stdlib_module_names) - TESTING_THIRD_PARTY - {"softrun"}
+        assert not strange, f"{path.relative_to(ROOT)} imports {strange}"
 
 
 def test_nobody_knows_a_store_beside_the_agent() -> None:

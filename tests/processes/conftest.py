@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
-from local_cluster import LocalCluster, Node, free_port, listens, softrun_command
+from local_cluster import Begin, LocalCluster, Node, free_port, listens, softrun_command
 
 TRAINERS = Path(__file__).parent / "trainers"
 WITHOUT_TORCH = ("count.py", "stubborn.py", "told.py")
@@ -16,8 +17,14 @@ WITHOUT_TORCH = ("count.py", "stubborn.py", "told.py")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path) as cluster:
+def launch(nursery: Nursery) -> Begin:
+    """How launchers start; a module whose tests look at that has its own."""
+    return nursery.begin
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, launch: Begin) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, begin=launch) as cluster:
         yield cluster
         for node in cluster.nodes:
             with contextlib.suppress(Exception):

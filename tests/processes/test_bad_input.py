@@ -75,6 +75,7 @@ ERROR_LINES = {
     ("--restart_policy=soft", "--worker_failure=shrug", SCRIPT): (
         "--worker_failure 'shrug' is unknown: choose one of no-replace, replace, record"
     ),
+    ("--commit=slow", SCRIPT): "--commit 'slow' is unknown: choose one of fast, durable",
     ("--worker_failure=replace", SCRIPT): (
         "--worker_failure replace needs --restart_policy soft: hard restarts every worker"
     ),
@@ -82,6 +83,10 @@ ERROR_LINES = {
     ("--hard_timeout=inf", SCRIPT): f"--hard_timeout inf {NOT_A_DURATION}",
     ("--soft_timeout=5", "--hard_timeout=5", SCRIPT): (
         "--hard_timeout 5 would end a worker before --soft_timeout 5 makes it leave its world: make it longer"
+    ),
+    ("--time_limit=30", SCRIPT): (
+        "--time_limit 30 leaves no time to work before the 30 s of --shutdown_timeout in which the workers save: "
+        "make it longer"
     ),
     ("--rdzv_backend=c10d", "--rdzv_endpoint=host:port", SCRIPT): (
         "--rdzv_endpoint 'host:port' is not HOST:PORT: give a host name or address, and a port"

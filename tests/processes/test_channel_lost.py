@@ -43,7 +43,9 @@ def fill(directory: Path) -> None:
 def remove_channels(root: Path) -> None:
     """As a cleaner of temporary files does, the directories too."""
     for channels in root.glob("softrun-*"):
-        shutil.rmtree(channels)
+        for _ in range(100):  # a worker may write there meanwhile
+            shutil.rmtree(channels, ignore_errors=True)
+        assert not channels.exists()
 
 
 def newest(steps: list[Step]) -> set[int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
 from local_cluster import LocalCluster, Node, Step, send, softrun_command
 
@@ -22,7 +23,7 @@ REPLACE = ("--worker_failure=replace", "--max_restarts=3")
 
 
 def train(start: Start, name: str, steps: int = STEPS, **options: object) -> Node:
-    return start(name, EXAMPLE, str(steps), env={"PYTHONUNBUFFERED": "1"}, **options)
+    return start(name, EXAMPLE, str(steps), **options)
 
 
 def losses(node: Node) -> Losses:
@@ -31,10 +32,10 @@ def losses(node: Node) -> Losses:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+def told(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Losses:
     """The losses of a run that lost nobody."""
     command = softrun_command("--restart_policy=soft", "--nproc_per_node=4", script=Path(EXAMPLE), args=(str(STEPS),))
-    with LocalCluster(tmp_path_factory.mktemp("calm")) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("calm"), begin=nursery.begin) as cluster:
         node = cluster.start("calm", command)
         assert node.wait() == 0, node.output()
         assert sorted(losses(node)) == list(range(1, STEPS + 1))
@@ -77,12 +78,13 @@ def test_a_whole_replica_joins_is_lost_and_returns(cluster: LocalCluster, start:
     cluster.wait_for_steps(4, after=at)
     cluster.wait_for("as many steps as the other run had", lambda: len(losses(a)) > STEPS)
     printed = losses(a)
-    assert list(printed) == list(range(1, len(printed) + 1))
-    assert all(abs(float(printed[step]) - float(told[step])) < 0.01 for step in told)
+    untold = set(range(1, max(printed) + 1)) - set(printed)
+    assert len(untold) <= 1, "rank 0 says nothing of the step in which the other was lost, if it has the gradients"
+    assert all(abs(float(printed[step]) - float(told[step])) < 0.01 for step in told if step not in untold)
 
 
 def test_a_shard_that_is_lost_with_all_its_ranks_is_not_made_up(cluster: LocalCluster, start: Start) -> None:
     at = time.monotonic()
     node = train(start, "a", nproc=4, flags=REPLACE)
     kill(cluster.wait_for_steps(4, after=at), 1, 3)
-    cluster.wait_for("the error", lambda: "RuntimeError: shard 1 is lost with all ranks that had it" in node.output())
+    cluster.wait_for("the error", lambda: "StateLostError: all ranks that had the part of the state" in node.output())

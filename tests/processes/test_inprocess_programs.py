@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +29,16 @@ def through(output: str) -> list[tuple[int, int, int]]:
     return sorted((int(rank), int(size), int(iteration)) for rank, size, iteration in found)
 
 
+def with_fault(program: str, fault: str, directory: Path) -> list[str]:
+    """The command of a program in which this fault strikes once."""
+    return [str(PROGRAMS / program), "--fault", fault, "--once", str(directory / "struck")]
+
+
 def codes(nodes: list[Node]) -> list[int]:
     """How they end; a node that does not is shown."""
     try:
         return sorted(node.wait() for node in nodes)
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         raise AssertionError("\n".join(node.output() for node in nodes)) from None
 
 
@@ -44,40 +48,42 @@ def codes(nodes: list[Node]) -> list[int]:
         ("basic.py", "exception", "no-replace"),
         ("basic.py", "kill", "replace"),
         ("basic.py", "kill", "record"),
+        ("basic.py", "port", "no-replace"),  # whoever waits for the store that rank 0 could not host leaves at once
         ("optimal.py", "exception", "replace"),
         ("optimal.py", "kill", "no-replace"),
         ("optimal.py", "kill", "record"),
         ("optimal.py", "hang", "replace"),
     ],
 )
-def test_under_softruns_agents(start: Start, program: str, fault: str, policy: str) -> None:
+def test_under_softruns_agents(start: Start, tmp_path: Path, program: str, fault: str, policy: str) -> None:
     flags = (f"--worker_failure={policy}", "--max_restarts=2")
-    arguments = ("--fault", fault)
-    nodes = [start(name, str(PROGRAMS / program), *arguments, nnodes="2", flags=flags) for name in "ab"]
+    command = with_fault(program, fault, tmp_path)
+    nodes = [start(name, *command, nnodes="2", flags=flags) for name in "ab"]
     ended = codes(nodes)
     output = "".join(node.output() for node in nodes)
     lost = fault == "kill" and policy == "record"
     assert ended == [0, 0], output
     most = 3 if program == "optimal.py" else RANKS
-    # A replacement may come when the work is done.
+    # A replacement may come when the work is done, or when some are through: then all do it once more.
     sizes = {min(RANKS - 1, most)} if lost else {min(RANKS - (fault == "kill"), most), most}
-    (size,) = {of for _, of, _ in through(output)} & sizes
-    assert [(rank, of) for rank, of, _ in through(output)] == [(rank, size) for rank in range(size)], output
-    assert len({iteration for _, _, iteration in through(output)}) == 1, "the job's number, also on a replaced rank"
+    iterations = sorted({iteration for _, _, iteration in through(output)})
+    assert len(iterations) <= 1 + (policy == "replace"), "the job's number, also on a replaced rank"
+    last = [(rank, of) for rank, of, iteration in through(output) if iteration == iterations[-1]]
+    assert last in [[(rank, size) for rank in range(size)] for size in sizes], output
 
 
 @pytest.mark.parametrize(("fault", "rank"), [("exception", 1), ("kill", 1)])
-def test_a_tree_and_nested_restarters(start: Start, fault: str, rank: int) -> None:
+def test_a_tree_and_nested_restarters(start: Start, tmp_path: Path, fault: str, rank: int) -> None:
     """Its store is kept over all iterations, so ranks that are lost are not replaced, as with the original."""
-    arguments = ("--fault", fault, "--fault-rank", str(rank))
-    node = start(
-        "a", str(PROGRAMS / "advanced.py"), *arguments, nnodes="1", nproc=RANKS, flags=("--worker_failure=record",)
-    )
+    command = [*with_fault("advanced.py", fault, tmp_path), "--fault-rank", str(rank)]
+    node = start("a", *command, nnodes="1", nproc=RANKS, flags=("--worker_failure=record",))
     assert codes([node]) == [0], node.output()
     assert through(node.output()) == [(0, 3, 1), (1, 3, 1), (2, 3, 1)], "a reserve has taken the place of a lost rank"
     told = re.findall(r"\[NestedRestarter\] name=\[InProcess\] state=(\w+)(?: stage=(\w+))?", node.output())
     assert told == [("initialize", ""), ("handling", "starting"), ("handling", "completed"), ("finalized", "")]
-    assert node.output().count("aborted: in iteration 0") == RANKS - (fault == "kill")
+    there = RANKS - (fault == "kill")
+    # Nobody waits for a reserve to begin: if it has not, it has nothing to abort.
+    assert node.output().count("aborted: in iteration 0") in (there - 1, there)
 
 
 def test_the_retry_controller_ends_the_job_at_once(start: Start) -> None:
@@ -103,15 +109,23 @@ def one_by_one(cluster: LocalCluster, *command: str) -> list[Node]:
     ("program", "fault", "rank"),
     [("basic.py", "exception", 1), ("basic.py", "kill", 0), ("optimal.py", "kill", 1), ("optimal.py", "hang", 2)],
 )
-def test_started_one_by_one(cluster: LocalCluster, program: str, fault: str, rank: int) -> None:
+def test_started_one_by_one(cluster: LocalCluster, tmp_path: Path, program: str, fault: str, rank: int) -> None:
     """With nobody special: rank 0 may die, too."""
-    ranks = one_by_one(cluster, str(PROGRAMS / program), "--fault", fault, "--fault-rank", str(rank))
+    ranks = one_by_one(cluster, *with_fault(program, fault, tmp_path), "--fault-rank", str(rank))
     lost = fault == "kill"
     ended = codes(ranks)
     output = "".join(node.output() for node in ranks)
     assert ended == [-9] * lost + [0] * (RANKS - lost), output
     size = min(RANKS - lost, 3 if program == "optimal.py" else RANKS)
-    assert through(output) == [(rank, size, 1) for rank in range(size)], output
+    everywhere(output, size)
+
+
+def everywhere(output: str, size: int) -> None:
+    """All came through together. A port of the program's own that is taken costs it one more iteration."""
+    ended = through(output)
+    assert [(rank, of) for rank, of, _ in ended] == [(rank, size) for rank in range(size)], output
+    assert {iteration for _, _, iteration in ended} <= {1, 2}, output
+    assert len({iteration for _, _, iteration in ended}) == 1, output
 
 
 def test_a_call_leaves_nothing_and_another_may_follow(cluster: LocalCluster) -> None:
@@ -138,13 +152,13 @@ def test_a_rank_whose_agent_is_killed_ends_and_the_others_go_on(cluster: LocalCl
             assert json.loads(node.output().splitlines()[-1])["sizes"] == [RANKS - 1]
 
 
-def test_under_torchrun(cluster: LocalCluster) -> None:
+def test_under_torchrun(cluster: LocalCluster, tmp_path: Path) -> None:
     """torchrun itself ends the job if a process dies."""
     flags = ["--nproc_per_node", str(RANKS), "--master_port", str(free_port())]
-    program = [str(PROGRAMS / "basic.py"), "--fault", "exception"]
+    program = with_fault("basic.py", "exception", tmp_path)
     node = cluster.start("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags, *program])
     assert codes([node]) == [0], node.output()
-    assert through(node.output()) == [(rank, RANKS, 1) for rank in range(RANKS)]
+    everywhere(node.output(), RANKS)
 
 
 def test_a_rank_that_does_not_come_ends_the_call_in_one_line(cluster: LocalCluster) -> None:

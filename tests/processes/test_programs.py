@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +14,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from launching import one_node
-from softrun import LaunchConfig, RestartPolicy, get_worker_info, launch_agent
+from softrun import LaunchConfig, Leave, PreemptedError, RestartPolicy, get_worker_info, launch_agent, on_leave, worlds
 from softrun.agent.errors import UsageError
 from softrun.agent.local_agent import _by_rank
 from softrun.agent.protocol.effects import Outcome, Result
@@ -98,6 +101,29 @@ def test_two_that_had_the_same_rank_both_have_a_place() -> None:
 
 
 @pytest.mark.slow
+def work_until_told(directory: Path) -> None:
+    def save(leave: Leave) -> None:
+        (directory / f"saved-{os.environ['RANK']}").write_text(f"{leave.reason}, {leave.step} steps")
+
+    on_leave(save)
+    for world in worlds():
+        with world.process_group("gloo"):
+            for step in itertools.count(1):
+                if step == 20 and world.rank == 0:
+                    os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(0.01)
+                world.check(step)
+
+
+def test_a_job_that_is_told_to_end_is_a_preempted_error(tmp_path: Path) -> None:
+    with pytest.raises(PreemptedError, match=r"^the job was told to end \(signal 15\)") as raised:
+        launch_agent(config(shutdown_timeout=60), work_until_told, [tmp_path])
+    assert isinstance(raised.value, SignalException)
+    first, second = (path.read_text() for path in tmp_path.glob("saved-*"))
+    assert first == second
+    assert first.startswith("signal 15, ")
+
+
 def test_nobodys_result_is_lost_where_two_had_the_same_rank(tmp_path: Path) -> None:
     """Where the first is done before the second fails, each has been rank 0, the second alone in the next world."""
     again = config(max_restarts=1, restart_policy=RestartPolicy.HARD)

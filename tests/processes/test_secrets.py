@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, free_port, softrun_command
+from local_cluster import Begin, LocalCluster, free_port, softrun_command
+from local_cluster import begin as by_itself
 from local_etcd import LocalEtcd
 
 pytestmark = pytest.mark.processes
@@ -24,6 +25,12 @@ with open(name + ".part", "w") as out:
 os.rename(name + ".part", name)
 time.sleep(600)
 """
+
+
+@pytest.fixture
+def launch() -> Begin:
+    """The environment of a process in /proc is what it was executed with."""
+    return by_itself
 
 
 @pytest.fixture

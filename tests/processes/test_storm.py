@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
 from local_etcd import LocalEtcd
 from storm.plan import FAMILIES, LAYOUTS, POLICIES, RANK_KINDS, STORES, Plan, draw
@@ -25,8 +26,8 @@ SEEDS = {
 PLANS = [draw(seed, family) for family, seeds in SEEDS.items() for seed in seeds]
 
 
-def run(plan: Plan, directory: Path, etcd: str | None) -> None:
-    verdict = run_plan(plan, directory, etcd)
+def run(plan: Plan, directory: Path, etcd: str | None, nursery: Nursery) -> None:
+    verdict = run_plan(plan, directory, etcd, begin=nursery.begin)
     wrong = "\n".join(verdict.complaints)
     assert not wrong, f"{plan}\n{wrong}\nreplay it: {verdict.replay}\n{verdict.story[:TOLD_CHARACTERS]}"
 
@@ -37,15 +38,15 @@ def of_store(store: str) -> pytest.MarkDecorator:
 
 
 @of_store("c10d")
-def test_a_storm_on_c10d(plan: Plan, tmp_path: Path) -> None:
-    run(plan, tmp_path, None)
+def test_a_storm_on_c10d(plan: Plan, tmp_path: Path, nursery: Nursery) -> None:
+    run(plan, tmp_path, None, nursery)
 
 
 @pytest.mark.slow
 @pytest.mark.etcd
 @of_store("etcd")
-def test_a_storm_on_etcd(plan: Plan, tmp_path: Path, etcd: LocalEtcd) -> None:
-    run(plan, tmp_path, etcd.endpoint)
+def test_a_storm_on_etcd(plan: Plan, tmp_path: Path, etcd: LocalEtcd, nursery: Nursery) -> None:
+    run(plan, tmp_path, etcd.endpoint, nursery)
 
 
 def test_these_seeds_have_something_of_everything() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from softrun.runtime.groups.abort import abort_all
 
 _fork = multiprocessing.get_context("fork")
 
+STACKS_S = 0.5
 Sit = Callable[[], Any]
 
 
@@ -106,6 +108,12 @@ class Rank:
         self.process.join(PATIENCE_S)
         assert self.process.exitcode == 0, self.process.exitcode
 
+    def show_stacks(self) -> None:
+        """Where it is, in the output of the test, if it is anywhere."""
+        if self.process.is_alive():
+            os.kill(self.process.pid or 0, signal.SIGUSR1)
+            self.process.join(STACKS_S)
+
     def end_by_force(self) -> None:
         self.process.kill()
         self.process.join(PATIENCE_S)
@@ -128,6 +136,10 @@ def store_and_ranks(body: Callable[[Me], None], size: int) -> Iterator[tuple[Ran
         for rank in range(size):
             started.append(Rank(body, rank, size, port))
         yield keeper, started[1:]
+    except AssertionError:
+        for one in started[1:]:
+            one.show_stacks()
+        raise
     finally:
         for one in reversed(started):
             one.end_by_force()
@@ -153,6 +165,7 @@ def _keep_a_store(me: Me) -> None:
 
 
 def _run(body: Callable[[Me], None], me: Me) -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     gc.freeze()  # what other tests have left behind has lost its threads, and does not bear to be collected here
     torch.set_num_threads(1)
     try:

@@ -90,8 +90,14 @@ def in_a_group_that_connects_lazily(me: Me) -> Sit:
 
 def where_descriptors_are_few(me: Me) -> Sit:
     me.build()
+    dist.barrier()  # a rank that leaves the group does not wait for those that still build it
     leave_groups(in_trouble=False)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 12,) * 2)
+    counts = [0]
+    # Until those of the group that it has left are closed.
+    while (len(set(counts[-3:])) > 1 or len(counts) < 3) and len(counts) < 200:
+        time.sleep(0.05)
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (counts[-1] + 12,) * 2)
     me.build("again")
     assert not any(group.connections.held for group in group_registry._noted if group.connections is not None)
     return lambda: dist.all_reduce(torch.ones(1))

@@ -99,6 +99,17 @@ def a_store_that_waits_for_peers(me: Me) -> Sit:
     return lambda: dist.init_process_group("gloo", init_method=method, rank=0, world_size=2)
 
 
+def a_store_of_ones_own_that_waits_for_peers(me: Me) -> Sit:
+    port = free_port()
+    return lambda: dist.TCPStore("127.0.0.1", port, 2, True)
+
+
+def a_store_of_ones_own_that_nobody_hosts(me: Me) -> Sit:
+    """Rank 0 died before it hosted it."""
+    port = free_port()
+    return lambda: dist.TCPStore(host_name="127.0.0.1", port=port, world_size=2)
+
+
 def a_sub_group_that_a_peer_never_builds(me: Me) -> Sit:
     build_with_a_sleeper(me)
     return lambda: dist.new_group([0, 1])
@@ -165,6 +176,8 @@ def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
         a_peer_that_never_calls_while_the_store_is_stopped,
         a_peer_that_does_not_answer,
         a_store_that_waits_for_peers,
+        a_store_of_ones_own_that_waits_for_peers,
+        a_store_of_ones_own_that_nobody_hosts,
         a_sub_group_that_a_peer_never_builds,
         a_split_that_a_peer_never_makes,
     ],

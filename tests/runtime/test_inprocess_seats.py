@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
 from softrun.runtime.inprocess import Compose, Seat, SeatAssignment, settle
+from softrun.runtime.inprocess.calls.seating import Place, seats_after
 
 Table = tuple[Seat, ...]
 
@@ -30,6 +32,17 @@ class Shift(SeatAssignment):
 
 def without_the_first_node(seats: Table) -> Table:
     return tuple(replace(one, discarded=one.node == 0) for one in seats)
+
+
+def claim(local_rank: int, before: Place | None) -> dict[str, Any]:
+    return {"node": 0, "local_rank": local_rank, "hostname": "host", "before": before and asdict(before)}
+
+
+def test_a_rank_that_was_not_seated_before_the_first_iteration_ended_has_an_initial_rank_of_its_own() -> None:
+    """The two others had been seated, and had changed places, when one of them failed."""
+    turned = [None, Place(1, 1, 3, 1), Place(1, 0, 3, 2)]
+    size, seats = seats_after([claim(rank, before) for rank, before in enumerate(turned)])
+    assert (size, [(one.rank, one.initial_rank) for one in seats]) == (3, [(2, 0), (1, 1), (0, 2)])
 
 
 def test_discarded_seats_stand_at_the_end_of_the_settled_table() -> None:

@@ -122,6 +122,55 @@ def test_a_broken_world_is_reported_and_not_handed_out_again(agent: FakeAgent, u
     assert worker.status == WorkerStatus(ready=True, limits=ProgressLimits(), applied=3)
 
 
+def test_a_world_that_ends_while_it_is_entered_is_not_handed_out(agent: FakeAgent) -> None:
+    worker = agent.start(
+        """
+        from threading import Event
+        from softrun.runtime import get_worker_info, on_world_change
+        from softrun.runtime.channel.inbox import ChannelInbox
+
+        tell, ended = ChannelInbox.tell, Event()
+
+        def tell_slowly(inbox, status):
+            tell(inbox, status)
+            if status.applied == 1:
+                print("enters the first")
+                assert ended.wait(60)
+
+        ChannelInbox.tell = tell_slowly
+        on_world_change(lambda event: ended.set())
+        print("handed out", get_worker_info().world_size)
+        """
+    )
+    agent.form([worker])
+    worker.says("enters the first")
+    agent.form([worker, agent.start("pass")])
+    worker.says("handed out 2")
+    assert worker.ends() == 0
+
+
+def test_a_world_in_which_a_group_could_not_be_built_is_broken(agent: FakeAgent) -> None:
+    worker = agent.start(
+        """
+        from datetime import timedelta
+        import torch.distributed as dist
+        from softrun.runtime import get_worker_info
+        get_worker_info()
+        try:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+        except RuntimeError:
+            print("could not be built")
+        print("next", get_worker_info().world_size)
+        """
+    )
+    agent.form([worker, agent.start("pass")])
+    worker.says("could not be built")
+    status_becomes(worker, WorkerStatus(ready=True, limits=ProgressLimits(), applied=1, broken_round=1))
+    agent.form([worker])
+    worker.says("next 1")
+    assert worker.ends() == 0
+
+
 def test_while_there_is_a_group_the_world_is_not_broken(agent: FakeAgent) -> None:
     worker = agent.start(
         FAKE_TORCH

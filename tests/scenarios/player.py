@@ -11,7 +11,8 @@ The first block begins with the job: `job nodes=1:3 workers=1 policy=soft failur
 `join_timeout=20`; `soft=2s hard=4s`, the limits by which every worker is watched (`watched=yes`: it is watched, without
 limits of its own); `grace=2s`, from SIGTERM to SIGKILL; `last_call_wait=0.2s`, which workers give the faults of others;
 `ready=5s`, how long one that was started outside of the world takes to ask for one; `step=0.1s`: workers count steps,
-which take so long; `witness=yes`: the agents look for a witness. Directives:
+which take so long; `heeds=yes`: told to leave for good, they stop after an agreed step, and save, which
+takes 0.5 s; `time_limit=60s`; `witness=yes`: the agents look for a witness. Directives:
 
     start A B           agents A and B start
     start a witness     beside them; `kill the witness`, `power off the witness`
@@ -52,7 +53,7 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import JobSettings, Phase, Round
 from softrun.policies import WorkerFailure, load_policy
-from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
+from softrun.runtime.events import Preemption, ProgressLimits, WorkerFault, WorkerState
 
 SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
 
@@ -67,7 +68,9 @@ class Scribe(Watcher):
         lost = f", lost {' '.join(after.lost)}" if after.lost else ""
         if after.phase is Phase.CLOSED:
             self._write("record: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
-        elif before is not None and after.finishing and not before.finishing:
+        elif before is not None and after.preemption is not None and after.number == before.number:
+            self._write(f"record: round {after.number} is left for good after step {after.preemption.after}")
+        elif before is not None and after.number == before.number and after.finishing and not before.finishing:
             self._write("record: admits nobody any more")
         elif before is not None and _world(before) == _world(after):
             self._write(f"record: round {after.number} {_attested(after)}")
@@ -75,7 +78,8 @@ class Scribe(Watcher):
             self._write(f"record: open for {_names(after)}{lost}")
         else:
             fault = f", after: {_fault(after.fault)}" if after.fault is not None else ""
-            self._write(f"record: round {after.number} sealed {_names(after)}{lost}{fault}")
+            last = ", the last" if after.preemption is not None else ""
+            self._write(f"record: round {after.number} sealed {_names(after)}{lost}{fault}{last}")
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         match effect:
@@ -86,6 +90,10 @@ class Scribe(Watcher):
                     self._write(f"{node.name}/{tell.local_rank}: started {where} {_place(tell)}{left}")
             case do.Tell(local_rank, _, WorkerState.HEALTHY, stop_after=int(step)):
                 self._write(f"{node.name}/{local_rank}: waits after step {step}")
+            case do.Tell(local_rank, _, WorkerState.HEALTHY, preemption=Preemption(after=step, seconds=seconds)) if (
+                step
+            ):
+                self._write(f"{node.name}/{local_rank}: leaves for good after step {step}, in {seconds:.0f} s")
             case do.Tell(local_rank, _, WorkerState.HEALTHY, round=number) if self._is_in(node, local_rank, number):
                 self._write(f"{node.name}/{local_rank}: goes on")
             case do.Tell(local_rank, _, state, change):
@@ -109,6 +117,10 @@ class Scribe(Watcher):
 
     def left(self, process: Process, leave_after: int) -> None:
         self._write(f"{process.name}: leaves round {process.at} after step {process.step} of {leave_after}")
+
+    def left_for_good(self, process: Process, preemption: Preemption) -> None:
+        step = f" after step {process.step}" if process.step is not None else ""
+        self._write(f"{process.name}: saves in round {process.last.round}{step}")
 
     def worker_died(self, process: Process, exitcode: int, because: str) -> None:
         self._write(f"{process.name}: exits {exitcode}")
@@ -188,6 +200,7 @@ class Player:
         self._restarts = 3
         self._join_timeout_s = 600.0
         self._grace_s = 30.0
+        self._time_limit_s: float | None = None
         self._last_call_wait_s = 0.0
         self._never_ready: set[str] = set()
         self._never_asks: set[str] = set()
@@ -272,6 +285,8 @@ class Player:
             self.cluster.habits.limits = ProgressLimits(soft=soft, hard=hard)
         if step_s := _seconds(settings, "step"):
             self.cluster.habits.step_s = (step_s, step_s)
+        self.cluster.habits.heeds, self.cluster.habits.save_s = settings.get("heeds") == "yes", (0.5, 0.5)
+        self._time_limit_s = _seconds(settings, "time_limit")
         if ready_s := _seconds(settings, "ready"):
             self.cluster.timing = replace(self.cluster.timing, worker_ready=(ready_s, ready_s))
 
@@ -286,6 +301,7 @@ class Player:
             max_restarts=self._restarts,
             join_timeout_s=self._join_timeout_s,
             grace_s=self._grace_s,
+            time_limit_s=self._time_limit_s,
         )
         node = self.cluster.start(
             config, load_policy(self._job.restart_policy, WorkerFailure(self._job.worker_failure))

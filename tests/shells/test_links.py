@@ -116,6 +116,29 @@ def test_both_ends_talk(ends: tuple[End, End]) -> None:
     until(a, b, see=Heard("b", Beat()), at=a)
 
 
+def test_what_is_said_goes_out_at_the_next_flush_all_at_once(ends: tuple[End, End]) -> None:
+    a, b = ends
+    connect(a, b)
+    a.links.say("b", Hello(REPORT))
+    a.links.say("b", REPORT)
+    assert a.links.deadline() == a.now, "a loop that does not flush by itself does not wait"
+    b.turn()
+    assert not b.seen
+    a.links.flush()
+    until(b, see=Heard("a", Hello(REPORT)), at=b)
+    assert b.seen == [Heard("a", Hello(REPORT)), Heard("a", REPORT)], "in one turn"
+
+
+def test_who_ends_sends_what_it_has_said_and_is_gone_at_once(ends: tuple[End, End]) -> None:
+    """Its listener closes first: so the first probe is refused."""
+    a, b = ends
+    connect(a, b)
+    b.links.say("a", REPORT)
+    b.close()
+    until(a, see=LinkDown("b", gone=True), at=a)
+    assert a.seen[1:] == [Heard("b", REPORT), LinkDown("b", gone=True)]
+
+
 def test_a_peer_that_dies_is_certainly_gone_for_who_dialled(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)

@@ -11,7 +11,7 @@ from light_agents import count_calls, end_all, join_all
 from local_etcd import LocalEtcd
 from softrun.agent.protocol.effects import Outcome
 from softrun.agent.store.etcd import EtcdStore
-from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient
+from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, _load_etcd3
 
 
 class Counted(EtcdClient):
@@ -20,6 +20,7 @@ class Counted(EtcdClient):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[EtcdClient]:
+    _load_etcd3()  # CPython 3.11 cannot compile in many threads at once (gh-106905)
     monkeypatch.setattr("softrun.agent.store.etcd.EtcdClient", Counted)
     monkeypatch.setattr(Counted, "_ask", EtcdClient._ask, raising=False)
     return Counted
@@ -50,8 +51,12 @@ def test_agents_that_keep_the_record_send_a_few_messages_for_each_node_and_the_f
     assert start["messages"] <= 13 * nodes
     assert loss["by_name"]["message accept"] == nodes - 2, "one change, agreed on by those that are left"
     assert loss["messages"] <= 4 * nodes
-    assert leader_loss["by_name"]["message accept"] == nodes - 4
-    assert leader_loss["messages"] <= 15 * nodes
+    assert leader_loss["by_name"]["message accept"] == nodes - 2
+    # A probe, a greeting and its answer; hello, with a beat and a promise, and a report; then the agreement: 8. On a
+    # busy machine some are asked twice.
+    assert leader_loss["messages"] <= 12 * nodes
+    beats = 3 + 2 * leader_loss["seconds"]
+    assert leader_loss["by_name"]["message beat"] <= beats * nodes, "the new leader gets its lease, and grants others"
     assert start["operations"] == loss["operations"] == leader_loss["operations"] == 0, "there is no store"
 
 

@@ -17,22 +17,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from simulation.adversity import Adversity
+from simulation.blocks import Blocks
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
+from simulation.faults import FAULTS, void
 from simulation.store import LeasedStore
 from simulation.witness import PLACE, Misfortunes
-from simulation.workers import NEVER_S, Process
+from simulation.workers import Process
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome
-from softrun.agent.protocol.model import Address, JobSettings, NodeIntent, Phase
+from softrun.agent.protocol.model import Address, JobSettings, NodeIntent, Phase, Round
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerState
+from softrun.testing import check
 
-SIGTERM = 15
 MOST_EVENTS = 300_000  # thirty times what a life has that is full of them
 POLICIES = (
     ("soft", "no-replace"),
@@ -48,6 +50,8 @@ LIMITS = (
     ProgressLimits(hard=3.0),
 )
 STEPS_S = (None, None, (0.01, 0.05), (0.2, 0.6), (2.0, 4.0))
+EXIT_BARRIER_S = 60.0
+ENOUGH_S = 30.0  # to stop after a step and to save
 LEAVE_HARD_S = LEAVE.hard or 0.0
 NOT_READY = (Stage.FINISHED, Stage.LEAVING, Stage.ENDED)
 
@@ -74,6 +78,7 @@ class Plan:
     limits: ProgressLimits | None
     dies_building: float
     is_adverse: bool
+    heeds: bool
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -99,7 +104,9 @@ def plan(seed: int, rng: random.Random) -> Plan:
     witness = PLACE if seed % 4 == 3 and seed % 5 and lease_s is None and most > 1 else None
     return Plan(
         seed=seed,
-        job=JobSettings(least, most, policy, failure, named_store=seed % 5 == 0, witness=witness),
+        job=JobSettings(
+            least, most, policy, failure, named_store=seed % 5 == 0, witness=witness, durable=seed % 32 == 10
+        ),
         nodes=nodes,
         workers=rng.choice((1, 1, 2, 2, 3, 4)),
         max_restarts=rng.choice((0, 1, 3, 3, 100)) if seed % 7 else 1000,
@@ -107,7 +114,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         tolerance_s=tolerance_s,
         # Never so short that newcomers give up before they can tell that their predecessors are dead.
         join_timeout_s=rng.choice((6 * max(tolerance_s, lease_s or 0.0), 60.0, 600.0 if lease_s else 60.0)),
-        grace_s=rng.choice((0.2, 2.0)),
+        grace_s=max(rng.choice((0.2, 2.0)), ENOUGH_S if seed % 18 == 7 else 0.0),
         break_s=rng.uniform(3.0, 20.0),
         fault_every_s=rng.choice((0.3, 1.0, 3.0)),
         faults=tuple(sorted(rng.sample(kinds, rng.randint(0, len(kinds) // 2)))),
@@ -117,6 +124,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
         limits=LIMITS[seed % len(LIMITS)],
         dies_building=(0.1, 0.5)[seed // 7 % 2] if seed % 7 == 0 and policy == "soft" else 0.0,
         is_adverse=seed % 6 == 4,
+        heeds=seed % 9 == 7,
     )
 
 
@@ -157,10 +165,14 @@ class Life:
             in_calls=seed % 4 == 1,
             limits=self.plan.limits,
             step_s=STEPS_S[seed % len(STEPS_S)],
+            heeds=self.plan.heeds,
         )
         on = list(all_checkers() if watchers is None else watchers)
         self.cluster = Cluster(rng, timing, habits, on, self.plan.lease_s)
         self.cluster.most_events = MOST_EVENTS
+        self.blocks: Blocks | None = None
+        if seed % 8 == 2 and self.plan.job.restart_policy == "soft":
+            self.blocks = Blocks(self.cluster, random.Random(seed))
         self._born = 0
         self._breaking = True
         self._misfortunes: Misfortunes | None = None
@@ -190,7 +202,7 @@ class Life:
             beat_tolerance_s=p.tolerance_s,
             join_timeout_s=p.join_timeout_s,
             grace_s=p.grace_s,
-            exit_barrier_s=60.0,
+            exit_barrier_s=EXIT_BARRIER_S,
             close_timeout_s=5.0,
         )
         policy = load_policy(p.job.restart_policy, WorkerFailure(p.job.worker_failure))
@@ -217,6 +229,14 @@ class Life:
         self._heal()
         self._demand_a_world()
         self._demand_an_end()
+        self.judge()
+
+    def judge(self) -> None:
+        """What the workers saw of live_workers."""
+        if self.blocks is not None:
+            verdict = check(self.blocks.history())
+            if not verdict:
+                raise BrokenPromiseError("Atomic", str(verdict))
 
     def _strike(self) -> None:
         if not self._breaking:
@@ -259,7 +279,9 @@ class Life:
     def _demand_a_world(self) -> None:
         cluster = self.cluster
         since = cluster.now
-        spares = 20
+        # A job that cannot go on holds newcomers until they give up, again and again until its last node has.
+        times = 2 + int(EXIT_BARRIER_S / self.plan.join_timeout_s)
+        spares = 20 + times * self.plan.job.min_nodes
         settled_at: float | None = None
         while not self.over():
             record = cluster.store.round
@@ -297,7 +319,7 @@ class Life:
             return f"round {record.number} has {len(members)} members, {len(ready)} nodes are ready"
         for node in self.up():
             for process in node.running:
-                if process.stalled and process.status.ready:  # its agent knows how to watch it
+                if process.stalled and process.status.ready and not process.waits:  # its agent knows how to watch it
                     return f"worker {process.name} hangs"
                 if process.asked:
                     return f"worker {process.name} was told to end"
@@ -308,15 +330,18 @@ class Life:
         for member in record.members:
             for worker in member.workers:
                 own = self.cluster.nodes[member.node].processes.get(worker.local_rank)
-                if own is not None and own.leaving:
-                    continue  # its work was done before the last fault
+                if own is not None and (own.leaving or (own.has_left and own.has_worked)):
+                    continue  # its work was done before the last fault, or so it says
                 if own is None or not own.works_in(record.number):
                     return f"worker {member.node}/{worker.local_rank} does not work in round {record.number}"
             processes = self.cluster.nodes[member.node].processes.values()
-            apart = [p.name for p in processes if p.alive and not p.never_ready and not p.works_in(record.number)]
+            could = [p for p in processes if p.alive and not p.never_ready and (p.status.ready or not p.stalled)]
+            apart = [p.name for p in could if not p.works_in(record.number)]
             if apart:
                 return f"{', '.join(apart)} could be in round {record.number}"
-            absent = [p.name for p in processes if not p.alive and not p.leaving and not p.has_left]
+            # With the first that has left by itself those that were not in the world yet were sent away.
+            sent_away = [p for p in processes if p.asked and not p.entered and any(q.has_left for q in processes)]
+            absent = [p.name for p in processes if not (p.alive or p.leaving or p.has_left or p in sent_away)]
             if absent and self.plan.job.worker_failure != "record":
                 return f"{', '.join(absent)} did not come back in round {record.number}"
         return ""
@@ -326,6 +351,10 @@ class Life:
         record = cluster.store.round
         since = cluster.now
         winners: list[Node] = []
+        expected = Outcome.SUCCEEDED
+        if self.plan.heeds and record is not None and record.phase is Phase.SEALED and not record.finishing:
+            winners, expected = self._tell_all_to_leave(record), Outcome.PREEMPTED
+            record = None
         if record is not None and record.phase is Phase.SEALED and not self.over():
             kills = record.settings.restart_policy == "soft" and self.rng.random() < 0.3
             if not record.finishing and not kills:
@@ -333,7 +362,7 @@ class Life:
             cluster.workers.finish(record.number, (0.0, 0.2), self._kill_soon if kills else None)
         while self.up():
             record = cluster.store.round
-            if record is not None and record.phase is Phase.SEALED:
+            if record is not None and record.phase is Phase.SEALED and expected is not Outcome.PREEMPTED:
                 # Those that were between two worlds finish when they are there.
                 world = cluster.workers.world(record.number)
                 if world and not any(process.leaving for process in world):
@@ -344,196 +373,30 @@ class Life:
                     "Progress", f"{left} still run {cluster.now - since:.0f} s after the work was done"
                 )
             cluster.run_until(cluster.now + 0.1)
+        if expected is Outcome.PREEMPTED and any(p.ended_itself for node in winners for p in node.processes.values()):
+            return  # one was through, or died of an earlier fault, before all could save
         for node in winners:
-            if node.result is None or node.result.outcome is not Outcome.SUCCEEDED:
-                raise BrokenPromiseError("Progress", f"{node.name} finished its work and ended with {node.result}")
+            if node.result is None or node.result.outcome is not expected:
+                raise BrokenPromiseError("Progress", f"{node.name} did what it should and ended with {node.result}")
+
+    def _tell_all_to_leave(self, record: Round) -> list[Node]:
+        """A scheduler ends the job. Returns the nodes that are to save, if their workers can and nobody is lost."""
+        rng = random.Random(self.plan.seed)  # other seeds' draws stay what they are
+        members = [self.cluster.nodes[m.node] for m in record.members]
+        for node in self.up():
+            self.cluster.after(rng.uniform(0, 0.2), self.cluster.deliver, node, saw.Signalled(15))
+        if rng.random() < 0.3:
+            victim = rng.choice(members)
+            self.cluster.after(rng.uniform(0, 1.0), self.cluster.crash, victim)
+            return []
+        hard = record.settings.restart_policy == "hard"
+        processes = [process for node in members for process in node.running]
+        first = all(node.engine._standing.departure is None for node in members)  # a second signal ends it at once
+        asks = first and all(process.status.heeds and (process.status.counts or not hard) for process in processes)
+        return members if asks and self.plan.grace_s == ENOUGH_S else []
 
     def _kill_soon(self, process: Process) -> None:
         self.cluster.after(self.rng.uniform(0, 6), self.cluster.workers.end, process, -9)
-
-
-# --- the faults
-
-
-def _pick(life: Life, among: list[Node] | None = None) -> Node | None:
-    nodes = life.up() if among is None else among
-    return life.rng.choice(nodes) if nodes else None
-
-
-def _leader(life: Life) -> Node | None:
-    record = life.cluster.store.round
-    nodes = life.cluster.nodes
-    return next((nodes[m.node] for m in record.members if nodes[m.node].alive), None) if record is not None else None
-
-
-def _process(life: Life, node: Node | None) -> Process | None:
-    running = [] if node is None else [p for p in node.running if not p.asked]
-    return life.rng.choice(running) if running else None
-
-
-def kill_node(life: Life) -> None:
-    if node := _pick(life):
-        life.cluster.crash(node)
-
-
-def power_off(life: Life) -> None:
-    if node := _pick(life):
-        life.cluster.crash(node, silent=True)
-
-
-def kill_leader(life: Life) -> None:
-    leader = _leader(life)
-    if leader is not None:
-        life.cluster.crash(leader, silent=life.rng.random() < 0.3)
-
-
-def kill_two(life: Life) -> None:
-    kill_leader(life)
-    kill_node(life)
-
-
-def flap(life: Life) -> None:
-    kill_node(life)
-    life.later(life.rng.uniform(0, 3), lambda: void(life.join()))
-
-
-def join_late(life: Life) -> None:
-    if len(life.up()) < 12:
-        life.join()
-
-
-def stall(life: Life) -> None:
-    node = _leader(life) if life.rng.random() < 0.3 else _pick(life)
-    if node is not None and not node.stalled:
-        life.cluster.stall(node)
-        stalled = node
-        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.wake(stalled))
-
-
-def split(life: Life) -> None:
-    if all(node.side == 0 for node in life.up()):
-        life.cluster.network.split({node.name: life.rng.randint(0, 1) for node in life.up()})
-        # A store that is no node's own is on one of the two sides.
-        cut = [node for node in life.up() if node.side and life.plan.lease_s is not None]
-        for node in cut:
-            node.store_cut = True
-
-        def heal() -> None:
-            life.cluster.network.heal(break_odds=life.rng.choice((0.0, 0.5, 1.0)))
-            for node in cut:
-                life.cluster.store.reconnect(node)
-
-        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), heal)
-
-
-def cut_from_store(life: Life) -> None:
-    if node := _pick(life):
-        node.store_cut = True
-        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.store.reconnect(node))
-
-
-def store_away(life: Life) -> None:
-    store = life.cluster.store
-    if isinstance(store, LeasedStore) and not store.away:
-        store.go_away()
-        life.later(life.rng.uniform(0.1, 3 * store.lease_s), store.come_back)
-
-
-def bad_store(life: Life) -> None:
-    odds = life.rng.choice((0.1, 0.5))
-    life.cluster.weather = Weather(
-        lose_request=odds, lose_reply=odds, slow=odds, slow_s=(0.0, 2 * life.plan.interval_s)
-    )
-    life.later(life.rng.uniform(0.5, 5.0), lambda: setattr(life.cluster, "weather", Weather()))
-
-
-def fail_worker(life: Life) -> None:
-    node = _leader(life) if life.rng.random() < 0.4 else _pick(life)
-    if process := _process(life, node):
-        life.cluster.workers.end(process, life.rng.choice((1, -9, -11)))
-
-
-def fail_all_workers(life: Life) -> None:
-    if node := _pick(life):
-        for process in node.running:
-            if not process.asked:
-                life.cluster.workers.end(process, 1)
-
-
-def break_world(life: Life) -> None:
-    process = _process(life, _pick(life))
-    if process is not None:
-        life.cluster.workers.say_broken(process, process.last.round)
-
-
-def except_worker(life: Life) -> None:
-    process = _process(life, _pick(life))
-    if process is not None and process.entered:
-        life.cluster.workers.say_fault(process, process.last.round, life.rng.choice((0.0, 0.2)))
-
-
-def hang_worker(life: Life) -> None:
-    process = _process(life, _pick(life))
-    if process is not None and process.entered and process.hung_since is None:
-        life.cluster.workers.hang(process, stopped=process.launch % 2 == 0)
-        hung = process
-        if life.rng.random() < 0.5:
-            life.later(life.rng.uniform(0.1, 8.0), lambda: life.cluster.workers.recover(hung))
-
-
-def slow_imports(life: Life) -> None:
-    """From now on the workers that this node starts outside are long in coming, or never come."""
-    if node := _pick(life):
-        node.slow_to_ready_s = life.rng.choice((3.0, NEVER_S))
-
-
-def sigterm(life: Life) -> None:
-    if node := _pick(life):
-        life.cluster.deliver(node, saw.Signalled(SIGTERM))
-
-
-def finish_early(life: Life) -> None:
-    record = life.cluster.store.round
-    if record is not None and life.rng.random() < 0.2:
-        life.cluster.workers.finish(record.number, (0.0, life.rng.choice((0.1, 8.0))))
-
-
-def leave_call(life: Life) -> None:
-    """sys.exit(0) in a wrapped function: its peers wait for it at the end."""
-    process = _process(life, _pick(life))
-    if process is not None and process.status.called == process.last.round and not process.stalled:
-        process.has_left = True
-        life.cluster.workers.end(process, 0)
-
-
-def void(_: object) -> None: ...
-
-
-FAULTS: dict[str, Callable[[Life], None]] = {
-    act.__name__: act
-    for act in (
-        kill_node,
-        power_off,
-        kill_leader,
-        kill_two,
-        flap,
-        join_late,
-        stall,
-        split,
-        cut_from_store,
-        store_away,
-        bad_store,
-        fail_worker,
-        fail_all_workers,
-        break_world,
-        except_worker,
-        hang_worker,
-        slow_imports,
-        sigterm,
-        finish_early,
-        leave_call,
-    )
-}
 
 
 # --- running

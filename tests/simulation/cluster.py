@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulation.conditions import Habits, Range, Timing, Weather
 from simulation.network import HERE, Link, Network
@@ -33,6 +33,10 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Accept, Address, Ballot, Decided, Record, Report, Round
 from softrun.policies import RestartPolicyStrategy
+from softrun.runtime.events import Preemption
+
+if TYPE_CHECKING:
+    from simulation.blocks import Blocks
 
 ENDPOINT = Address(HERE, 29400)
 TIMER_LATE_S = 1e-6  # a timer is never early, whatever two clocks make of their sum
@@ -124,6 +128,7 @@ class Watcher:
     def died(self, node: Node) -> None: ...
     def worker_died(self, process: Process, exitcode: int, because: str) -> None: ...
     def left(self, process: Process, leave_after: int) -> None: ...
+    def left_for_good(self, process: Process, preemption: Preemption) -> None: ...
 
 
 class Cluster:
@@ -151,6 +156,8 @@ class Cluster:
         self.network = Network(self)
         self.workers = Workers(self)
         self.witnesses = Witnesses(self)
+        self.blocks: Blocks | None = None
+        """If the workers call live_workers."""
         self.events, self.most_events = 0, inf
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._made = 0
@@ -364,6 +371,9 @@ class Cluster:
                 node.processes[local_rank].shown |= node.processes[local_rank].launch == launch
             case do.Allow():
                 node.allowed = effect
+            case do.Answered(callers, reply):
+                for local_rank, launch, number in callers if self.blocks is not None else ():
+                    self.blocks.replied(node, local_rank, launch, number, reply)
             case do.Note():
                 pass
 

@@ -51,3 +51,5 @@ class Habits:
     slow_to_get_out: float = 0.0  # of what they wait in
     limits: ProgressLimits | None = None  # how they are watched
     step_s: Range | None = None  # how long their steps take; None: they count none
+    heeds: bool = False  # told to leave for good, they stop after an agreed step, and save
+    save_s: Range = (0.01, 0.3)  # how long that takes

@@ -5,22 +5,24 @@ A mutant is a context manager's worth of patched functions; its name says what i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from softrun.agent.consensus import replica
 from softrun.agent.consensus.replica import Replica
 from softrun.agent.consensus.touch import Touch
 from softrun.agent.core.allowance import Allowance
+from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine import Engine
-from softrun.agent.core.lease_clock import LeaseClock
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.stages import Stages
 from softrun.agent.core.step_barrier import StepBarrier
-from softrun.agent.core.worker_slot import State
+from softrun.agent.core.worker_slot import State, WorkerSlot
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
     Address,
@@ -38,20 +40,28 @@ from softrun.agent.rendezvous import decisions, member_status, ranks, transition
 from softrun.agent.rendezvous.convergence import Convergence
 from softrun.agent.rendezvous.election import Election
 from softrun.agent.rendezvous.leader import Leader
+from softrun.agent.rendezvous.lease_clock import LeaseClock
+from softrun.agent.rendezvous.lease_ender import LeaseEnder
 from softrun.agent.rendezvous.liveness import Liveness
 from softrun.agent.rendezvous.member_status import MemberStatus
+from softrun.runtime.events import Preemption
 
 Patch = tuple[object, str, Any]
+NEAR = Path(__file__).with_name("near.json")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`killers`: the promises whose checkers may be the first to see it; `near`: a seed to begin with, to save time."""
+    """`killers`: the promises whose checkers may be the first to see it."""
 
     name: str
     patches: Callable[[], list[Patch]]
     killers: tuple[str, ...]
-    near: int = 0
+
+    @property
+    def near(self) -> int:
+        """A seed to begin with, to save time: the last one that has killed it (`test_mutants` writes them anew)."""
+        return int(json.loads(NEAR.read_text()).get(self.name, 0))
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -69,8 +79,8 @@ class Mutant:
 def seals_with_unheard_members() -> list[Patch]:
     right = member_status.status_of
 
-    def wrong(member: Member, report: Report | None, dead: bool) -> MemberStatus:
-        status_of = right(member, report, dead)
+    def wrong(member: Member, report: Report | None, dead: bool, lineage: str) -> MemberStatus:
+        status_of = right(member, report, dead, lineage)
         return MemberStatus.STAYS if status_of is MemberStatus.UNHEARD else status_of
 
     decide = decisions.decide
@@ -287,11 +297,12 @@ def holds_workers_a_step_too_late() -> list[Patch]:
 def agrees_on_the_least_step() -> list[Patch]:
     right = decisions._between_steps
 
-    def wrong(round_: Round, reports: dict[str, Report], *rest: Any) -> decisions.Decision:
-        decision = right(round_, reports, *rest)
+    def wrong(case: Any, *rest: Any) -> decisions.Decision:
+        decision = right(case, *rest)
         if decision.proposal is None or not decision.proposal.leave_after:
             return decision
-        least = min(hold.first for m in round_.members if (hold := reports[m.node].barrier_answer) is not None)
+        holds = [case.reports[m.node].barrier_answer for m in case.round.members]
+        least = min(hold.first for hold in holds if hold is not None)
         return replace(decision, proposal=replace(decision.proposal, leave_after=least))
 
     return [(decisions, "_between_steps", wrong)]
@@ -325,6 +336,21 @@ def takes_hearing_for_being_heard() -> list[Patch]:
 
     right = Touch.heard
     return [(Touch, "heard", wrong)]
+
+
+def grants_leases_that_are_to_end() -> list[Patch]:
+    return [(LeaseEnder, "is_ending", lambda self, node: False)]
+
+
+def ends_leases_under_any_record() -> list[Patch]:
+    """What it has asked for once it asks for again, whoever leads by now."""
+
+    def advance(self: LeaseEnder, record: Round, leader: Member, now: float) -> list[do.EndLease]:
+        self._version = record.version
+        return right(self, record, leader, now)
+
+    right = LeaseEnder.advance
+    return [(LeaseEnder, "advance", advance)]
 
 
 # --- of the agreement on the record
@@ -400,6 +426,16 @@ def works_on_by_the_store_alone() -> list[Patch]:
     return [(Allowance, "_wanted", wrong)]
 
 
+def gives_time_in_the_world_of_a_lapsed_lease() -> list[Patch]:
+    def wrong(self: LeaseClock, *answer: Any) -> bool:
+        lapsed = right(self, *answer)
+        self.left()
+        return lapsed
+
+    right = LeaseClock.renewed
+    return [(LeaseClock, "renewed", wrong)]
+
+
 def ends_leases_too_early() -> list[Patch]:
     def wrong(self: Liveness, node: str) -> float:
         return right(self, node) - (self.tolerance_s / 2 if self.leased else 0.0)
@@ -408,31 +444,120 @@ def ends_leases_too_early() -> list[Patch]:
     return [(Liveness, "_due_at", wrong)]
 
 
+# --- of jobs that are told to end
+
+
+def saves_after_the_least_step() -> list[Patch]:
+    right = decisions._between_steps
+
+    def wrong(case: Any, reason: str, after: Any, patience_s: float) -> decisions.Decision:
+        holds = [case.reports[m.node].barrier_answer for m in case.round.members]
+        least = min((hold.first for hold in holds if hold is not None), default=0)
+        return right(case, reason, lambda step: after(min(step, least)), patience_s)
+
+    return [(decisions, "_between_steps", wrong)]
+
+
+def forgets_that_all_leave() -> list[Patch]:
+    return [(transitions, "_at_once", lambda preemption: None)]
+
+
+def admits_newcomers_to_a_job_that_leaves() -> list[Patch]:
+    def wrong(round_: Round, preemption: Preemption) -> Round:
+        return replace(right(round_, preemption), finishing=round_.finishing)
+
+    def wrong_world(round_: Round, preemption: Preemption) -> Round:
+        return replace(right_world(round_, preemption), finishing=round_.finishing)
+
+    right, right_world = transitions.preempt, transitions.preempted
+    return [(transitions, "preempt", wrong), (transitions, "preempted", wrong_world)]
+
+
+def never_stops_a_whole_job() -> list[Patch]:
+    return [(decisions, "_PHASES", tuple(p for p in decisions._PHASES if p is not decisions._the_job_is_told_to_leave))]
+
+
+def takes_a_leave_for_a_failure() -> list[Patch]:
+    def wrong(self: WorkerSlot, exitcode: int) -> do.Failure | None:
+        self.left = False
+        return right(self, exitcode)
+
+    right = WorkerSlot.exited
+    return [(WorkerSlot, "exited", wrong)]
+
+
+def takes_a_second_notice_for_a_second_signal() -> list[Patch]:
+    """The others were told before, and so this node has heard of it already when it is told itself."""
+
+    def wrong(self: Departures, signum: int, now: float) -> None:
+        leaving = self._standing.departure
+        if leaving is not None:
+            leaving.told_at = -inf
+        right(self, signum, now)
+
+    right = Departures.signalled
+    return [(Departures, "signalled", wrong)]
+
+
+def sees_off_one_after_the_other() -> list[Patch]:
+    return [(decisions, "_more_may_leave", lambda case: None)]
+
+
+def goes_on_without_those_that_leave_with_all() -> list[Patch]:
+    def wrong(self: Any) -> list[str]:
+        return [m.node for m in self.living if self.reports[m.node].leaving]
+
+    return [(decisions._Case, "leaving", property(wrong))]
+
+
+def gives_no_time_to_save() -> list[Patch]:
+    def wrong(self: Departures, preemption: Preemption, now: float) -> None:
+        right(self, preemption.model_copy(update={"seconds": 0.01}), now)
+
+    right = Departures.preempted
+    return [(Departures, "preempted", wrong)]
+
+
 WITNESS_MUTANTS = (
     Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
-    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",), near=950),
+    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",)),
 )
 """For jobs that have one (`test_witness`)."""
 
 MUTANTS = (
+    Mutant("saves_after_the_least_step", saves_after_the_least_step, ("LeaveTogether",)),
+    Mutant("forgets_that_all_leave", forgets_that_all_leave, ("OnceEach", "SavedTogether")),
+    Mutant("admits_newcomers_to_a_job_that_leaves", admits_newcomers_to_a_job_that_leaves, ("Size", "SavedTogether")),
+    Mutant("never_stops_a_whole_job", never_stops_a_whole_job, ("Progress",)),
+    Mutant("takes_a_leave_for_a_failure", takes_a_leave_for_a_failure, ("Progress",)),
+    Mutant("takes_a_second_notice_for_a_second_signal", takes_a_second_notice_for_a_second_signal, ("Progress",)),
+    Mutant("sees_off_one_after_the_other", sees_off_one_after_the_other, ("Progress",)),
+    Mutant("goes_on_without_those_that_leave_with_all", goes_on_without_those_that_leave_with_all, ("Progress",)),
+    Mutant("gives_no_time_to_save", gives_no_time_to_save, ("SoftSparesTheHealthy", "Progress")),
     Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
-    Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",), 150),
-    Mutant("takes_hearing_for_being_heard", takes_hearing_for_being_heard, ("NobodyMeetsTheReplaced",), near=190),
-    Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain"), near=1200),
-    Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress"), near=420),
+    Mutant(
+        "gives_time_in_the_world_of_a_lapsed_lease",
+        gives_time_in_the_world_of_a_lapsed_lease,
+        ("NobodyMeetsTheReplaced",),
+    ),
+    Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",)),
+    Mutant("takes_hearing_for_being_heard", takes_hearing_for_being_heard, ("NobodyMeetsTheReplaced",)),
+    Mutant("ends_leases_under_any_record", ends_leases_under_any_record, ("NobodyMeetsTheReplaced",)),
+    Mutant("grants_leases_that_are_to_end", grants_leases_that_are_to_end, ("NobodyMeetsTheReplaced",)),
+    Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain")),
+    Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress")),
     Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
     Mutant("decides_without_the_voters", decides_without_the_voters, ("OneHistory",)),
-    Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",), near=60),
-    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",), near=100),
+    Mutant("never_waits_for_worlds_to_converge", never_waits_for_worlds_to_converge, ("Converges",)),
+    Mutant("misses_nobody_who_never_asked", misses_nobody_who_never_asked, ("Progress",)),
     Mutant("begins_what_is_done_again", begins_what_is_done_again, ("WorkIsNotBegunAgain",)),
-    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",), near=700),
+    Mutant("holds_workers_a_step_too_late", holds_workers_a_step_too_late, ("LeaveTogether",)),
     Mutant("agrees_on_the_least_step", agrees_on_the_least_step, ("LeaveTogether",)),
     Mutant(
         "seals_with_unheard_members",
         seals_with_unheard_members,
         ("NoGhosts", "Progress", "WorkIsNotBegunAgain"),
-        near=1900,
     ),
     Mutant("never_notices_silence", never_notices_silence, ("NoGhosts", "Progress")),
     Mutant("puts_newcomers_first", puts_newcomers_first, ("SurvivorsFirst",)),
@@ -443,24 +568,20 @@ MUTANTS = (
     Mutant("charges_failures_that_a_loss_explains", charges_failures_that_a_loss_explains, ("RestartsCountedOnce",)),
     Mutant("forgives_every_failure", forgives_every_failure, ("RestartsCountedOnce",)),
     Mutant("works_without_pause", works_without_pause, ("Sequence",)),
-    Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",), 590),
+    Mutant("admits_newcomers_after_a_finish", admits_newcomers_after_a_finish, ("FinishedStaysFinished",)),
     Mutant("uses_a_worker_store_again", uses_a_worker_store_again, ("WorkerStores",)),
-    Mutant(
-        "lends_a_store_to_a_world_that_it_is_not_in", lends_a_store_to_a_world_that_it_is_not_in, ("WorkerStores",), 125
-    ),
-    Mutant(
-        "evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress", "NobodyMeetsTheReplaced"), near=165
-    ),
+    Mutant("lends_a_store_to_a_world_that_it_is_not_in", lends_a_store_to_a_world_that_it_is_not_in, ("WorkerStores",)),
+    Mutant("evicted_node_does_not_rejoin", evicted_node_does_not_rejoin, ("Progress", "NobodyMeetsTheReplaced")),
     Mutant("stops_healthy_workers", stops_healthy_workers, ("SoftSparesTheHealthy",)),
     Mutant("leaves_workers_behind", leaves_workers_behind, ("Ending", "Sequence")),
     Mutant(
-        "newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress", "NobodyMeetsTheReplaced"), 5
+        "newcomers_take_over_a_living_job", newcomers_take_over_a_living_job, ("Progress", "NobodyMeetsTheReplaced")
     ),
     Mutant("starts_finished_workers_again", starts_finished_workers_again, ("FinishedStaysFinished", "Progress")),
     Mutant("gives_a_new_world_the_old_number", gives_a_new_world_the_old_number, ("OneWorldPerRound",)),
     Mutant("seals_the_same_world_again", seals_the_same_world_again, ("OnceEach",)),
     Mutant("asks_for_a_tick_at_once", asks_for_a_tick_at_once, ("Patient",)),
-    Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress"), 300),
+    Mutant("works_on_unsure", works_on_when_its_lease_may_have_expired, ("NobodyMeetsTheReplaced", "Progress")),
     Mutant("counts_its_lease_from_the_answer", counts_its_lease_from_the_answer, ("NobodyMeetsTheReplaced",)),
     Mutant("waits_for_silence_beside_leases", waits_for_silence_beside_leases, ("NoGhosts", "Progress")),
     Mutant("forgets_which_lease_expired", forgets_which_lease_expired, ("Progress",)),

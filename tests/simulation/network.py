@@ -170,15 +170,14 @@ class Network:
             self._send(link, node, up, self._cluster.timing.link)
 
     def say(self, node: Node, to: str | None, message: Message) -> None:
-        data = _encode_message(message)
         if to is None:
-            links = list(node.inbound.values())
+            links = [link for link in node.inbound.values() if link.up]
         else:
-            links = [link for link in (node.dialled.get(to) or node.inbound.get(to),) if link is not None]
+            links = [link for link in (node.dialled.get(to), node.inbound.get(to)) if link is not None and link.up][:1]
+        data = _encode_message(message) if links else b""
         for link in links:
-            if link.up:
-                other = link.other(node)
-                self._send(link, other, partial(self._hear, link, node, other, data), self._cluster.timing.link)
+            other = link.other(node)
+            self._send(link, other, partial(self._hear, link, node, other, data), self._cluster.timing.link)
 
     def _send(self, link: Link, receiver: Node, act: Callable[[], None], delay: Range) -> None:
         if not self._passes(link.other(receiver), receiver):

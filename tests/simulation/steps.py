@@ -7,13 +7,18 @@ one that was told after which step to leave leaves after that one.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from softrun.runtime.events import WorkerState
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
     from simulation.workers import Process
+
+
+class _Place(NamedTuple):
+    store: tuple[str, int]
+    world_size: int
 
 
 class Steps:
@@ -41,6 +46,8 @@ class Steps:
             return
         stays = process.last.round == process.at and process.last.state is WorkerState.HEALTHY
         bound = process.last.stop_after if stays else process.last.leave_after
+        if stays and process.last.preemption is not None:
+            bound = process.last.preemption.after
         if bound is None or process.step is None or process.step < bound:
             process.begun = self._last(process, process.at) + 1
 
@@ -67,17 +74,25 @@ class Steps:
                 self._cluster.workers.say(process, counts=number)
             self._done[number, process] = process.step
             self.look(process)
+            self._cluster.workers.save_if_told(process)
             if process.last.round > number or process.last.state is WorkerState.PAUSED:
                 self._cluster.workers.obey(process)
         self._later(process)
 
     def _may_complete(self, process: Process, number: int) -> bool:
-        world = self._entered[number]
-        size = next(tell.info.world_size for tell in process.tells if tell.round == number and tell.stop_after is None)
+        place = self._place(process, number)
+        world = [peer for peer in self._entered[number] if self._place(peer, number).store == place.store]
+        size = place.world_size
         if len(world) < size:
             return False
         done = self._last(process, number)
         return all(self._last(peer, number) > done or self._takes_part(peer, number, done + 1) for peer in world)
+
+    @staticmethod
+    def _place(process: Process, number: int) -> _Place:
+        """There; another job that became part of this one may have had a world of that number, too."""
+        info = next(tell.info for tell in process.tells if tell.round == number and tell.stop_after is None)
+        return _Place((info.master_addr, info.master_port), info.world_size)
 
     def _takes_part(self, process: Process, number: int, step: int) -> bool:
         there = process.alive and process.at == number and not process.stalled and not process.leaving

@@ -224,7 +224,8 @@ class LeasedStore(Store):
         self._ask(node, partial(self._end_for, node, effect))
 
     def _end_for(self, by: Node, effect: do.EndLease) -> None:
-        if self._has_lease(by.name, effect.by) and self._has_lease(effect.node, effect.lease_number):
+        stands = self.round is not None and self.round.version == effect.version
+        if stands and self._has_lease(by.name, effect.by) and self._has_lease(effect.node, effect.lease_number):
             self._doubted.add(effect.node)
             self._end(effect.node)
 

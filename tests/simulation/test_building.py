@@ -51,16 +51,25 @@ def run(
 
 
 @pytest.mark.parametrize("failure", ["replace", "no-replace", "record"])
-@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (4, 2), pytest.param(8, 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (4, 2)])
 @pytest.mark.parametrize(("dies", "exits"), [(0.1, 0.0), (0.5, 0.0), (0.5, 0.3)])
 def test_workers_that_die_while_building_come_to_a_step_or_an_end(
     dies: float, exits: float, nodes: int, workers: int, failure: str
 ) -> None:
-    for seed in range(5 if nodes * workers < 64 else 1):  # 64 of them take 15 s a seed
-        cluster, worlds = run(nodes, workers, failure, dies, restarts=100, seed=seed, exits=exits)
-        over = not any(node.alive for node in cluster.nodes.values())
-        assert worlds.worked or over, f"neither after {cluster.now:.0f} s and {worlds.count} worlds"
-        assert worlds.count <= MOST_STEPLESS + 1
+    for seed in range(5):
+        check(*run(nodes, workers, failure, dies, restarts=100, seed=seed, exits=exits))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("failure", "exits"), [("replace", 0.3), ("no-replace", 0.0), ("record", 0.0)])
+def test_many_workers_that_die_while_building(failure: str, exits: float) -> None:
+    check(*run(8, 8, failure, dies=0.5, restarts=100, seed=0, exits=exits))
+
+
+def check(cluster: Cluster, worlds: Worlds) -> None:
+    over = not any(node.alive for node in cluster.nodes.values())
+    assert worlds.worked or over, f"neither after {cluster.now:.0f} s and {worlds.count} worlds"
+    assert worlds.count <= MOST_STEPLESS + 1
 
 
 def test_a_job_whose_workers_all_die_while_building_ends_with_the_cause() -> None:

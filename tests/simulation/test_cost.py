@@ -55,8 +55,8 @@ def test_a_change_costs_one_write_however_many_there_are(what: str, lease_s: flo
     for cost, then, nodes in ((few[what], few[f"then {what}"], FEW), (many[what], many[f"then {what}"], MANY)):
         # Where nobody was lost all are asked which step they can reach.
         most = 5 if what == "leave" else 2
-        if lease_s is None:  # accept, accepted and decided; a new leader begins with prepare and promise
-            most += 5 if what == "leader" else 3
+        if lease_s is None:  # accept, accepted, decided; a new leader was promised its ballot with the hellos
+            most += 3
         assert cost.messages + then.messages <= most * nodes
         assert cost.observations + then.observations <= 12 * nodes
 

@@ -14,8 +14,8 @@ import pytest
 
 from simulation.chaos import replay, run_seed, trace_hash
 
-SEEDS = 500
-CHUNKS = 20
+SEEDS = 250
+CHUNKS = 10
 QUICK_CHUNKS = 6
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -33,7 +33,10 @@ def test_seeds(chunk: int) -> None:
 
 #: Seeds beyond the first that once found a fault in the engine, or in a checker. What a seed does drifts as the
 #: simulation changes; the faults themselves are kept as scenarios and unit tests where a person can read them.
-FOUND = (566, 938, 983, 2285, 5574, 8064, 11414, 12821, 21517, 25765, 41999, 42323, 43643, 44019)
+FOUND = (
+    *(566, 938, 983, 2285, 5574, 8064, 11414, 12821, 20818, 21034, 21382, 21517, 24271, 25765, 25921, 26063, 29201),
+    *(31500, 40239, 40678, 40737, 41999, 42323, 43643, 44019, 44530, 47298, 50032, 56524, 58031, 59867),
+)
 
 
 @pytest.mark.parametrize("seed", FOUND)
@@ -44,10 +47,10 @@ def test_seeds_that_found_something(seed: int) -> None:
 @pytest.mark.slow
 def test_a_run_is_a_function_of_its_seed() -> None:
     """The same trace in every process, whatever its hash seed: nothing iterates a set on its way to an effect."""
-    seeds = range(40, 52)
+    seeds = range(43, 49)
     here = [trace_hash(seed) for seed in seeds]
     program = f"from simulation.chaos import trace_hash\nprint(*map(trace_hash, {list(seeds)}))"
-    for hash_seed in ("0", "1", "4242"):
+    for hash_seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)}
         ran = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True

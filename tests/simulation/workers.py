@@ -8,6 +8,7 @@ some need a while.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from simulation.steps import Steps
 from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.runtime.events import WorkerFault, WorkerState, WorkerStatus
+from softrun.runtime.events import RESUME, WorkerFault, WorkerState, WorkerStatus
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
@@ -37,6 +38,7 @@ class Process:
     launch: int
     stubborn: bool
     alive: bool = True
+    ended_itself: bool = False  # unasked, and not because it had left for good
     asked: bool = False  # a signal was sent to it
     leaving: bool = False  # its script is through and about to exit 0
     builds: bool = False  # the groups of the world that it has come to
@@ -55,6 +57,7 @@ class Process:
     at: int = 0  # the world that it is in, if it counts steps
     step: int | None = None  # the last that it has completed there
     begun: int = 0  # the one that it is in, or has completed
+    saves: int = 0  # the world in which it has left for good, and saves
 
     @property
     def name(self) -> str:
@@ -89,8 +92,18 @@ class Process:
         return self.last.round in (self.status.worked, self.status.counts)
 
     @property
+    def is_there(self) -> bool:
+        """It has come to the world that it was told of last; it need not obey what is about steps there."""
+        return self.applied == len(self.tells) or self.at == self.last.round
+
+    @property
     def stalled(self) -> bool:
         return self.hung_since is not None or self.stuck_since is not None
+
+    @property
+    def waits(self) -> bool:
+        """It has left its world and was told of no other, so nobody watches it."""
+        return self.last.state is WorkerState.PAUSED and self.applied == len(self.tells)
 
     def works_in(self, number: int) -> bool:
         return self.alive and self.last.state is WorkerState.HEALTHY and self.last.round == number
@@ -104,6 +117,7 @@ class Workers:
         self._steps = Steps(cluster)
         self._any_hung = False  # has one ever?
         self._whole: set[int] = set()  # worlds that all their workers have come to
+        self._saving: dict[int, set[Process]] = defaultdict(set)  # who has left a world for good, and saves
         self._ending: set[int] = set()  # those whose work is done as soon as all have shown it
 
     def spawn(self, node: Node, tells: tuple[do.Tell, ...]) -> None:
@@ -131,6 +145,7 @@ class Workers:
             return
         self._steps.look(process)
         if self._steps.stays(process):
+            self.save_if_told(process)
             return
         slow = (0.0, 4.0) if cluster.chance(habits.slow_to_leave) else (0.0, 0.0)
         delay = cluster.draw(cluster.timing.worker_seen) + cluster.draw(slow)
@@ -174,7 +189,12 @@ class Workers:
             if process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells):
                 self._steps.enter(process)
             said = {"called": process.last.round} if self._cluster.habits.in_calls else {}
-            self.say(process, ready=True, applied=process.applied, limits=self._cluster.habits.limits, **said)
+            said |= {"heeds": self._cluster.habits.heeds, "limits": self._cluster.habits.limits}
+            if process.saves not in (0, process.last.round):
+                process.saves = 0
+            if not process.saves:
+                said |= {"left": False, "ends": False}
+            self.say(process, ready=True, applied=process.applied, **said)
             here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
             if here and process.status.worked != process.last.round:
                 self._build(process, process.last.round)
@@ -205,8 +225,37 @@ class Workers:
         if number in self._whole or is_there:
             self._whole.add(number)
             self.say(process, worked=number)
+            if self._cluster.blocks is not None:
+                self._cluster.blocks.works(process, number)
+            self.save_if_told(process)
         else:
             self._cluster.after(0.1, self._work, process, number)
+
+    def save_if_told(self, process: Process) -> None:
+        """All ranks leave for good after an agreed step, and save together."""
+        told = process.last
+        number, preemption = told.round, told.preemption
+        if preemption is None or not process.works_in(number) or process.hung_since is not None or process.asked:
+            return
+        if process.saves == number or not process.has_worked or not self._cluster.habits.heeds:
+            return
+        if preemption.after and (process.at != number or process.step is None or process.step < preemption.after):
+            return
+        process.saves = number
+        self._saving[number].add(process)
+        for watcher in self._cluster.watchers:
+            watcher.left_for_good(process, preemption)
+        self.say(process, left=True, ends=True)
+        self._cluster.after(self._cluster.draw(self._cluster.habits.save_s), self._save, process, number)
+
+    def _save(self, process: Process, number: int) -> None:
+        if process.saves != number or not process.works_in(number) or process.hung_since is not None:
+            return
+        if len(self._saving[number]) < process.last.info.world_size:
+            self._cluster.after(0.05, self._save, process, number)
+        elif not process.asked:
+            process.leaving = True
+            self.end(process, RESUME)
 
     @staticmethod
     def _has_built(process: Process) -> bool:
@@ -260,6 +309,8 @@ class Workers:
         process.hung_since, process.stopped = None, False
         for peer in self.world(process.last.round):
             self._freed(peer)
+        if process.builds and self._steps.stays(process):
+            self._build(process, process.at)  # it hung while it did
         self._obey(process, len(process.tells))
 
     def end(self, process: Process, exitcode: int, because: str = "") -> None:
@@ -267,12 +318,13 @@ class Workers:
         if not process.alive:
             return
         process.alive = False
+        process.ended_itself = not process.asked and exitcode != RESUME
         for watcher in self._cluster.watchers:
             watcher.worker_died(process, exitcode, because)
         seen = saw.WorkerExited(process.local_rank, process.launch, exitcode)
         seen_s = self._cluster.draw(self._cluster.timing.worker_seen)
         self._cluster.after(seen_s, self._cluster.deliver, process.node, seen)
-        if exitcode != 0 or not process.leaving:
+        if exitcode not in (0, RESUME) or not process.leaving:
             self.felt(process)
 
     def say_broken(self, process: Process, number: int) -> None:
@@ -319,7 +371,7 @@ class Workers:
 
     def _finish(self, number: int, within: Range, but_one: Callable[[Process], None] | None) -> None:
         world = self.world(number)
-        if any(process.applied < len(process.tells) or not process.has_worked for process in world):
+        if any(not (process.is_there and process.has_worked) for process in world):
             self._cluster.after(0.1, self._finish, number, within, but_one)
             return
         self._ending.remove(number)

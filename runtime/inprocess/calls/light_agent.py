@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
 from softrun.runtime.channel.inbox import StaticInbox
 from softrun.runtime.events import WorkerInfo
+from softrun.runtime.groups.stores import own_store
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others, if the wrapper has no barrier_timeout."""
@@ -181,15 +181,14 @@ def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:
 
     has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        # torch's stubs hide both.
-        store: Any = dist.TCPStore(  # type: ignore[attr-defined]
-            info.master_addr,
-            info.master_port,
+        store = own_store(
+            host_name=info.master_addr,
+            port=info.master_port,
             is_master=info.rank == 0 and not has_store,
             wait_for_workers=False,
             timeout=patience,
         )
-        names = dist.PrefixStore(f"softrun/{name}", store)  # type: ignore[attr-defined]
+        names = dist.PrefixStore(f"softrun/{name}", store)  # type: ignore[attr-defined]  # torch's stubs hide it
         if info.rank == 0:
             names.set("port", str(_free_port()))
         port = int(names.get("port"))

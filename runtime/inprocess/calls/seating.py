@@ -7,6 +7,7 @@ of the table on that rank alone. So an iteration costs each rank three messages,
 from __future__ import annotations
 
 import functools
+import itertools
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ def take_seat(
     by_table = not isinstance(assignment, RankAssignment)
 
     def table(claims: list[dict[str, Any]]) -> Any:
-        size, seats = _seats(claims)
+        size, seats = seats_after(claims)
         return _settled(assignment, seats) if by_table else (size, [asdict(seat) for seat in seats])
 
     try:
@@ -75,13 +76,18 @@ def take_seat(
         raise AssignmentError(f"rank assignment {name_of(assignment)}: {error}") from None
 
 
-def _seats(claims: Sequence[dict[str, Any]]) -> tuple[int, list[Seat]]:
-    """The size of the last world with its newcomers, and the seats by agents' rank, numbered as in that world."""
+def seats_after(claims: Sequence[dict[str, Any]]) -> tuple[int, list[Seat]]:
+    """The size of the last world with its newcomers, and the seats by agents' rank, numbered as in that world.
+
+    No two of them have the same initial rank.
+    """
     places = [Place(**claim.pop("before")) if claim["before"] else None for claim in claims]
     last = max((place.round for place in places if place is not None), default=None)
     survivors = {rank: place for rank, place in enumerate(places) if place is not None and place.round == last}
     size = max((place.world_size for place in survivors.values()), default=0)
     lost = iter(sorted(set(range(size)) - {place.rank for place in survivors.values()}))
+    initial_ranks = {place.initial_rank for place in places if place is not None}
+    unclaimed = (rank for rank in itertools.count() if rank not in initial_ranks)
     seats = []
     for rank, claim in enumerate(claims):
         claim.pop("before", None)
@@ -91,7 +97,7 @@ def _seats(claims: Sequence[dict[str, Any]]) -> tuple[int, list[Seat]]:
             taken = next(lost, size)
             size += taken == size
         known = places[rank]
-        initial = taken if known is None else known.initial_rank
+        initial = next(unclaimed) if known is None else known.initial_rank
         newcomer = bool(survivors) and rank not in survivors
         seats.append(Seat(rank=taken, newcomer=newcomer, initial_rank=initial, **claim))
     return size, seats

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.events import WorkerInfo
 from softrun.runtime.groups import native
-from softrun.runtime.groups.stores import disconnect
+from softrun.runtime.groups.stores import disconnect, own_store
 from softrun.runtime.inprocess.store import IterationStore
 
 Result = TypeVar("Result")
@@ -144,10 +144,9 @@ class _Connection:
         give_up_at = time.monotonic() + _ANSWER.total_seconds()
         while True:
             try:
-                # torch's stubs hide both.
-                store = dist.TCPStore(  # type: ignore[attr-defined]
-                    self._info.master_addr,
-                    self._info.master_port,
+                store = own_store(
+                    host_name=self._info.master_addr,
+                    port=self._info.master_port,
                     is_master=False,
                     wait_for_workers=False,
                     timeout=_ATTEMPT,
@@ -157,7 +156,7 @@ class _Connection:
                     raise
             else:
                 store.set_timeout(_ANSWER)
-                return dist.PrefixStore("softrun/inprocess", store)  # type: ignore[attr-defined]
+                return dist.PrefixStore("softrun/inprocess", store)  # type: ignore[attr-defined]  # torch's stubs hide it
 
 
 def _decide(store: Any, name: str, outcome: bytes) -> bytes:

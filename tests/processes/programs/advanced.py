@@ -40,8 +40,8 @@ def train(base_store, args, call: inprocess.CallWrapper):
     with call.disable_hang_protection():
         weight = torch.zeros(1)
     for step in range(args.steps):
-        if step == 4 and call.iteration == 0 and rank == args.fault_rank:
-            fail(args.fault)
+        if step == 4 and rank == args.fault_rank:
+            fail(args.fault, args.once)
         torch.distributed.all_reduce(weight.add_(1 / size))
         call.ping()
     torch.distributed.destroy_process_group()

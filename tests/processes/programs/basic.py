@@ -3,24 +3,32 @@
 import argparse
 import datetime
 import os
+import pathlib
 import signal
+import socket
 
 import torch
 
 from softrun.runtime import inprocess
 
 SECOND = datetime.timedelta(seconds=1)
+other_program = socket.socket()
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--fault", choices=["exception", "kill", "hang", "none"], default="none")
+    parser.add_argument("--fault", choices=["exception", "kill", "hang", "port", "none"], default="none")
     parser.add_argument("--fault-rank", type=int, default=1)
+    parser.add_argument("--once", type=pathlib.Path, required=True, help="is made when the fault has struck")
     return parser.parse_args()
 
 
-def fail(how: str) -> None:
+def fail(how: str, once: pathlib.Path) -> None:
+    """Once in the job, however often it begins: its port next to the job's own may be taken by any other program."""
+    if once.exists():
+        return
+    once.touch()
     if how == "exception":
         raise RuntimeError("example fault")
     if how == "kill":
@@ -40,9 +48,12 @@ def fail(how: str) -> None:
 )
 def main(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper = None) -> int:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    port = int(os.environ["MASTER_PORT"]) + call_wrapper.iteration + 1
+    if args.fault == "port" and call_wrapper.iteration == 0 and rank == 0:
+        other_program.bind((os.environ["MASTER_ADDR"], port))
     store = torch.distributed.TCPStore(
         host_name=os.environ["MASTER_ADDR"],
-        port=int(os.environ["MASTER_PORT"]) + call_wrapper.iteration + 1,
+        port=port,
         world_size=size,
         is_master=rank == 0,
         multi_tenant=True,
@@ -55,8 +66,8 @@ def main(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper = None) -
     for step in range(args.steps):
         optimizer.zero_grad()
         loss = model(torch.ones(4, 8) * rank).square().mean()
-        if step == 4 and call_wrapper.iteration == 0 and rank == args.fault_rank:
-            fail(args.fault)
+        if step == 4 and rank == args.fault_rank:
+            fail(args.fault, args.once)
         loss.backward()
         optimizer.step()
         loss.item()

@@ -52,8 +52,8 @@ def train(model, optimizer, args, call_wrapper: inprocess.CallWrapper):
     for step in range(args.steps):
         optimizer.zero_grad()
         loss = parallel(torch.ones(4, 8) * rank).square().mean()
-        if step == 4 and call_wrapper.iteration == 0 and rank == args.fault_rank:
-            fail(args.fault)
+        if step == 4 and rank == args.fault_rank:
+            fail(args.fault, args.once)
         loss.backward()
         optimizer.step()
         with call_wrapper.atomic():

@@ -1,0 +1,184 @@
+"""Who must have accepted a record before it is decided: which members, and when the witness."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, B, C, D, after
+from values import member, sealed
+
+from softrun.agent.protocol.model import (
+    Accept,
+    Accepted,
+    Decided,
+    Prepare,
+    Promise,
+)
+
+# --- who must have accepted it
+
+
+def test_without_a_silent_member_a_quorum_is_needed() -> None:
+    agent = Agent("a", record=replace(sealed(A, B, C, D), lineage=JOB))
+    following = after(agent.record, A, B, C)
+    agent.silent.add("d")
+    agent.propose(following)
+    agent.hear("b", Accepted(3, FAST))
+    assert agent.record != following, "a and b are enough, but c is not silent"
+    agent.silent.add("c")
+    assert agent.learn() == [(None, Decided(3, FAST))]
+
+
+@pytest.mark.parametrize(("node", "silent", "decides"), [("a", "cd", True), ("c", "ab", False), ("b", "cd", False)])
+def test_exactly_half_go_on_without_the_silent_ones_only_with_the_first_member(
+    node: str, silent: str, decides: bool
+) -> None:
+    agent = Agent(node, record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.silent |= set(silent)
+    if node == "b":
+        agent.silent.add("a")  # the first member does not answer, either
+    assert bool(agent.propose(after(agent.record, member(node)))) is decides
+    assert agent.replica.short is not decides
+
+
+def test_nothing_is_proposed_that_cannot_be_decided() -> None:
+    """Nobody may accept it: the others could decide something else meanwhile, and would be bound to it."""
+    agent = Agent("a")
+    agent.silent |= {"b", "c"}
+    assert agent.propose(after(FIRST, A)) == []
+    assert agent.replica.short
+    agent.silent.discard("b")
+    assert agent.propose(after(FIRST, A, B)) == [(None, Accept(FAST, after(FIRST, A, B)))]
+    assert not agent.replica.short
+    agent.replica.read(after(FIRST, A, B, version=9))
+    assert not agent.replica.short
+
+
+def test_too_few_that_are_in_touch_are_named_again_for_the_next_record() -> None:
+    agent = Agent("a")
+    agent.silent |= {"b", "c"}
+    agent.propose(after(FIRST, A))
+    agent.replica.read(SECOND)
+    assert not agent.replica.short
+
+
+def test_known_dead_ones_are_not_waited_for_even_if_they_are_many() -> None:
+    agent = Agent("a")
+    agent.gone |= {"b"}
+    agent.propose(after(FIRST, A))
+    assert agent.record == FIRST
+    agent.gone.add("c")
+    agent.parted |= {"b", "c"}
+    assert agent.learn() == [(None, Decided(3, FAST))]
+
+
+def test_a_quorum_of_dead_may_have_gone_on_unless_this_agents_lease_stood() -> None:
+    agent = Agent("c")
+    agent.gone |= {"a", "b"}
+    agent.parted.add("b")
+    assert agent.propose(after(FIRST, C)) == []
+    assert agent.replica.short, "a may have left it behind, with b"
+    agent.parted.add("a")
+    assert agent.propose(after(FIRST, C))
+    assert agent.record == after(FIRST, C)
+
+
+def test_dead_ones_that_were_no_quorum_have_decided_nothing() -> None:
+    agent = Agent("c", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.gone |= {"b", "d"}
+    agent.propose(after(agent.record, A, C))
+    assert not agent.replica.short
+
+
+def test_a_quorum_of_dead_cannot_be_made_up_for_by_the_silence_of_others() -> None:
+    agent = Agent("d", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent.gone |= {"a", "b"}
+    agent.silent |= {"c"}
+    agent.parted |= {"a", "b"}
+    assert agent.propose(after(agent.record, D)) == []
+    assert agent.replica.short
+
+
+# --- with a witness
+
+PAIR = replace(sealed(A, B), lineage=JOB, version=2, witness="w")
+
+
+def test_the_witness_is_asked_with_the_members_and_waited_for_only_if_it_is_needed() -> None:
+    agent, following = Agent("a", record=PAIR), after(PAIR, A, B)
+    assert agent.propose(following) == [(None, Accept(FAST, following)), ("w", Accept(FAST, following))]
+    assert list(agent.replica.missing) == ["b", "w"]
+    assert agent.hear("b", Accepted(3, FAST)) == [(None, Decided(3, FAST)), ("w", Decided(3, FAST))]
+    assert agent.hear("w", Accepted(3, FAST)) == [], "it comes too late, which costs nothing"
+
+
+def test_with_the_witness_one_of_two_goes_on_without_the_silent_other() -> None:
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.silent.add("a")
+    assert agent.propose(after(PAIR, B)) == [(None, Prepare(3, ballot)), ("w", Prepare(3, ballot))]
+    assert agent.hear("w", Promise(3, ballot)) == [
+        (None, Accept(ballot, after(PAIR, B))),
+        ("w", Accept(ballot, after(PAIR, B))),
+    ]
+    assert agent.hear("w", Accepted(3, ballot)) == [(None, Decided(3, ballot)), ("w", Decided(3, ballot))]
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_without_it_neither_does_nor_the_first(node: str) -> None:
+    agent = Agent(node, record=PAIR)
+    agent.silent |= {"a", "b", "w"} - {node}
+    assert agent.propose(after(PAIR, member(node))) == []
+    assert agent.replica.short
+
+
+def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
+    """The first may have decided it before it fell silent."""
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.silent.add("a")
+    agent.propose(after(PAIR, B))
+    theirs = after(PAIR, A)
+    assert agent.hear("w", Promise(3, ballot, FAST, theirs)) == [
+        (None, Accept(ballot, theirs)),
+        ("w", Accept(ballot, theirs)),
+    ]
+
+
+def test_a_dead_one_may_have_gone_on_with_a_witness_that_does_not_answer() -> None:
+    agent, ballot = Agent("b", record=PAIR), (1, "b")
+    agent.gone.add("a")
+    agent.propose(after(PAIR, B))
+    assert agent.record == PAIR, "the witness has not said yet"
+    agent.hear("w", Promise(3, ballot))
+    agent.hear("w", Accepted(3, ballot))
+    assert agent.record == after(PAIR, B)
+
+
+def test_unless_this_agents_lease_stood_when_it_died() -> None:
+    """The witness proposes nothing, so only the dead one could have left this one behind."""
+    agent = Agent("b", record=PAIR)
+    agent.gone.add("a")
+    agent.parted.add("a")
+    agent.propose(after(PAIR, B))
+    assert agent.record == after(PAIR, B), "at once"
+
+
+def test_of_three_two_go_on_whatever_the_witness_does() -> None:
+    agent, ballot = Agent("b", record=replace(FIRST, witness="w")), (1, "b")
+    agent.silent |= {"a", "w"}
+    agent.propose(after(agent.record, B, C))
+    agent.hear("c", Promise(3, ballot))
+    agent.hear("c", Accepted(3, ballot))
+    assert agent.record == after(replace(FIRST, witness="w"), B, C)
+
+
+def test_a_job_that_is_begun_anew_has_no_witness_yet() -> None:
+    agent = Agent("d", record=PAIR)
+    agent.propose(after(PAIR, D))
+    assert agent.record.witness == ""
+
+
+def test_a_witness_that_has_left_a_job_does_not_come_back_to_vote_there() -> None:
+    agent = Agent("w", record=PAIR)
+    agent.replica.read(replace(sealed(C), lineage="c@1"))
+    assert agent.compare("a", PAIR) == []

@@ -1,0 +1,181 @@
+"""The process that launchers of the tests are forked from, and their fork servers. It has imported what these do.
+
+It is run as `python -u nursery_main.py DESCRIPTOR PADDING`. Over the socket come orders, each with a number, and go the
+process ids and exit codes. It has no threads, and has looked up no name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+MESSAGE_BYTES = 1 << 20
+OF_TRAINERS = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel")
+"""What trainers of the tests import, or torch for them, at the cost of seconds."""
+READ_AT_THE_START = ("PYTHON", "LD_", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_", "RES_", "LOCALDOMAIN")
+"""What begins so is read when Python, or torch, begins."""
+
+
+def alike(environment: dict[str, str], own: dict[str, str]) -> bool:
+    """Whether a process with the first cannot be told from a fork of one with the second."""
+    names = {name for name in {*environment, *own} if name.startswith(READ_AT_THE_START)}
+    return all(environment.get(name) == own.get(name) for name in names)
+
+
+def serve(control: socket.socket) -> dict[str, Any]:
+    """Fork what is asked for. Returns in the forks alone, with the order; ends with the other end of the socket."""
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.data:
+                number, pid = key.data
+                _, status = os.waitpid(pid, 0)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                send(control, {"ended": number, "code": os.waitstatus_to_exitcode(status)})
+                continue
+            message = control.recv(MESSAGE_BYTES)
+            if not message:
+                os._exit(0)
+            order = json.loads(message)
+            pid = os.fork()
+            if not pid:
+                for other in list(selector.get_map().values()):
+                    os.close(other.fd)
+                control.detach()
+                selector.close()
+                return order
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (order["number"], pid))
+            send(control, {"pid": pid})
+
+
+def send(control: socket.socket, news: dict[str, int]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        control.send(json.dumps(news).encode())
+
+
+def become(order: dict[str, Any]) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN if order["ignores_sigint"] else signal.default_int_handler)
+    log = os.open(order["log"], os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    set_environment(order["env"])
+    os.chdir(order["here"])
+    sys.path[0] = order["here"]
+    sys.argv[1:] = order["args"]
+
+
+def set_environment(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+class Spare:
+    """A fork of a launcher from before it is one, which becomes its first fork server, or ends with it."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        """`environment` is what torch has read when it was imported."""
+        self._environment = environment
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if not self.pid:
+            self._orders.close()
+            self._stand_by(theirs)
+        theirs.close()
+
+    def start(self, command: list[str], environment: dict[str, str], descriptor: int) -> Any:
+        """As `fork_server.start`, which is what a second one is started by."""
+        from softrun.agent.workers.fork_server import SCRIPT_FLAGS
+
+        flags = tuple(command[1 : 1 + len(SCRIPT_FLAGS)])
+        if not self.pid or flags != SCRIPT_FLAGS or not alike(environment, self._environment):
+            return started_by_itself(command, environment, descriptor)
+        order = {"argv": command[1 + len(flags) :], "env": environment}
+        socket.send_fds(self._orders, [json.dumps(order).encode()], [descriptor])
+        self._orders.close()
+        process, self.pid = Child(self.pid), 0
+        return process
+
+    def _stand_by(self, orders: socket.socket) -> None:
+        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        message, (*descriptors,), _, _ = socket.recv_fds(orders, MESSAGE_BYTES, 1)
+        if not message:
+            os._exit(0)
+        order = json.loads(message)
+        orders.close()
+        os.setsid()
+        signal.signal(signal.SIGINT, interrupted)
+        set_environment(order["env"])
+        show_environment()
+        program, _, *rest = order["argv"]
+        sys.argv[:] = [program, str(descriptors[0]), *rest]
+        del sys.path[0]
+        fork_server_main.main()  # it ends, and so does each worker, with the interpreter
+        sys.exit()
+
+
+class Child:
+    """A child process."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._pidfd = pid, os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def wait(self) -> int:
+        select.select([self._pidfd], [], [])
+        os.close(self._pidfd)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+def show_environment() -> None:
+    """Write it where /proc shows it: the tests look there for what has outlived its launcher."""
+    import ctypes
+    from pathlib import Path
+
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    begin, end = int(fields[47]), int(fields[48])
+    text = b"\0".join(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
+    if len(text) >= end - begin:
+        raise AssertionError("the nursery needs more room for the environment")
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
+
+
+def preload() -> None:
+    from softrun.agent.console import quieten_torch
+
+    quieten_torch()
+    import softrun.agent.launch
+    import softrun.agent.local_agent
+    import softrun.agent.torch_elastic.elastic  # noqa: F401
+    from softrun.agent.workers.fork_server import PRELOADED
+
+    for name in (*PRELOADED, *OF_TRAINERS):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    preload()
+    from softrun.agent.workers import fork_server, fork_server_main
+
+    started_by_itself, imported_with = fork_server.start, dict(os.environ)
+    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    fork_server.start = Spare(imported_with).start
+    runpy.run_module("softrun", run_name="__main__", alter_sys=True)

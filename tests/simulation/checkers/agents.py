@@ -1,0 +1,67 @@
+"""What holds of each agent: what it stops when it is left behind, how it ends, and that it is not busy for nothing."""
+
+from __future__ import annotations
+
+from simulation.checkers.base import Checker
+from simulation.cluster import Node
+from simulation.store import LeasedStore
+from simulation.workers import SLOW_TO_GET_OUT_S
+from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
+from softrun.agent.protocol.effects import Outcome
+from softrun.agent.protocol.model import Round
+
+WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopped to hear of it, and to obey
+
+
+class NobodyMeetsTheReplaced(Checker):
+    """Where the store has leases, the workers of a node that is taken for dead and lives have stopped by then.
+
+    But for workers that never ask of an agent that was itself stopped: it stops them when it wakes.
+    """
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is None or not isinstance(self.cluster.store, LeasedStore):
+            return
+        for name in after.lost:
+            node = self.cluster.nodes[name]
+            sleeps = node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)
+            if node.alive and not sleeps and not node.holds_workers(self.cluster.now):
+                working = [
+                    p.name
+                    for p in node.running
+                    if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))
+                ]
+                self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
+
+
+class Ending(Checker):
+    """An agent ends once, says so last, and leaves no worker behind; what it says is true."""
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        self.demand(node.result is None, f"{node.name} lives on after its end")
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        self.demand(node.result is None, f"{node.name} did {effect} after its end")
+        if isinstance(effect, do.End):
+            orphans = [p.name for p in node.running]
+            self.demand(not orphans, f"{node.name} left {', '.join(orphans)} behind")
+            if effect.result.outcome is Outcome.WORKERS_FAILED:
+                self.demand(bool(effect.result.failures), f"{node.name} says its workers failed, and names none")
+
+
+class Patient(Checker):
+    """No agent spins: its deadlines are few."""
+
+    MOST_PER_INTERVAL = 40
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        since, ticks = self._since.setdefault(node.name, (self.cluster.now, node.ticks))
+        span = self.cluster.now - since
+        if span >= node.config.beat_interval_s:
+            self._since[node.name] = (self.cluster.now, node.ticks)
+            most = self.MOST_PER_INTERVAL * (span / node.config.beat_interval_s + 1)
+            self.demand(node.ticks - ticks <= most, f"{node.name} ticked {node.ticks - ticks} times in {span:.2f} s")
