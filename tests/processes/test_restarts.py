@@ -29,8 +29,23 @@ def met(tmp_path: Path) -> Path:
     return directory
 
 
+def wait_for_worlds(cluster: LocalCluster, met: Path) -> None:
+    """Until they have met TIMES times: a few worlds at a time, each with all patience."""
+
+    def wait_for_world(count: int) -> None:
+        cluster.wait_for(f"world {count} or later", lambda: newest_world(met) >= count)
+
+    for count in range(0, TIMES, 5):
+        wait_for_world(count)
+    wait_for_world(TIMES)
+
+
+def newest_world(met: Path) -> int:
+    return max((int(path.name.split("-")[1]) for path in met.iterdir()), default=-1)
+
+
 @pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_135712_hard_restarts_meet_fifty_times(start: Start, met: Path, backend: str) -> None:
+def test_135712_hard_restarts_meet_fifty_times(cluster: LocalCluster, start: Start, met: Path, backend: str) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
 
     def node(name: str, place: int) -> Node:
@@ -47,15 +62,17 @@ def test_135712_hard_restarts_meet_fifty_times(start: Start, met: Path, backend:
         )
 
     nodes = [node("a", 0), node("b", 1)]
+    wait_for_worlds(cluster, met)
     assert [n.wait() for n in nodes] == [0, 0]
     assert {path.name for path in met.iterdir()} == {
         f"met-{count}-{rank}-of-4" for count in range(TIMES + 1) for rank in range(4)
     }
 
 
-def test_soft_restarts_meet_fifty_times(start: Start, met: Path) -> None:
+def test_soft_restarts_meet_fifty_times(cluster: LocalCluster, start: Start, met: Path) -> None:
     flags = (*FORKED, "--worker_failure=replace")
     node = start("a", "meet_again.py", str(met), str(TIMES), nproc=3, nnodes="1", flags=flags)
+    wait_for_worlds(cluster, met)
     assert node.wait() == 0
     found = {path.name for path in met.iterdir()}
 
@@ -70,9 +87,8 @@ def test_soft_restarts_meet_fifty_times(start: Start, met: Path) -> None:
 def test_scale_ups_meet_again_and_again(cluster: LocalCluster, start: Start, met: Path) -> None:
     def last() -> tuple[int, list[str]]:
         """The newest world in which anybody has met, and who."""
-        found = [(int(path.name.split("-")[1]), path.name.split("-", 2)[2]) for path in met.iterdir()]
-        newest = max((count for count, _ in found), default=-1)
-        return newest, sorted(who for count, who in found if count == newest)
+        newest = newest_world(met)
+        return newest, sorted(path.name.split("-", 2)[2] for path in met.glob(f"met-{newest}-*"))
 
     def meet(size: int, after: int) -> int:
         everybody = [f"{rank}-of-{size}" for rank in range(size)]

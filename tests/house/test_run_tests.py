@@ -1,0 +1,86 @@
+"""What the gate makes of a test that fails: it is run once more, alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_tests import MOST_PASSED_ALONE, verdict
+
+ROOT = Path(__file__).parents[2]
+
+ONCE = """
+def test_fails_once():
+    from pathlib import Path
+    mark = Path(__file__).with_suffix(".mark")
+    first = not mark.exists()
+    mark.touch()
+    assert not first, "something was in the way"
+"""
+TWICE = """
+def test_fails_twice():
+    assert False, "it is broken"
+"""
+WELL = """
+def test_passes():
+    from pathlib import Path
+    with Path(__file__).with_suffix(".runs").open("a") as runs:
+        runs.write("run\\n")
+"""
+
+
+def run(folder: Path, **sources: str) -> tuple[int, str]:
+    for name, source in sources.items():
+        (folder / f"test_{name}.py").write_text(source)
+    (folder / "pytest.ini").touch()  # these are not the project's tests
+    run = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "run_tests.py", "-n", "2", "."],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return run.returncode, run.stdout
+
+
+@pytest.mark.slow
+def test_a_test_that_passes_alone_is_listed_and_the_run_is_green(tmp_path: Path) -> None:
+    code, output = run(tmp_path, once=ONCE, well=WELL)
+    assert code == 0
+    listed = output[output.index("PASSED ONLY ALONE: 1.") :]
+    assert "something was in the way" in listed
+    assert listed.splitlines()[-1] == "passed only alone: test_once::test_fails_once"
+    assert (tmp_path / "test_well.runs").read_text() == "run\n", "only what failed is run again"
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_again_fails_the_run(tmp_path: Path) -> None:
+    code, output = run(tmp_path, once=ONCE, twice=TWICE)
+    assert code == 1
+    assert output.splitlines()[-2:] == [
+        "failed twice: test_twice::test_fails_twice",
+        "passed only alone: test_once::test_fails_once",
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_without_failures_is_not_repeated(tmp_path: Path) -> None:
+    code, output = run(tmp_path, well=WELL)
+    assert code == 0
+    assert "alone" not in output
+
+
+def test_more_than_a_few_that_pass_only_alone_fail_the_run() -> None:
+    names = [f"test_a::test_{number}" for number in range(MOST_PASSED_ALONE + 1)]
+    for count, expected in ((MOST_PASSED_ALONE, True), (MOST_PASSED_ALONE + 1, False)):
+        few = names[:count]
+        _, is_green = verdict(dict.fromkeys(few, "text"), dict.fromkeys(few, ""))
+        assert is_green == expected
+
+
+def test_what_was_not_run_again_has_not_passed() -> None:
+    lines, is_green = verdict({"test_a::test_b": "text"}, {})
+    assert not is_green
+    assert "failed twice: test_a::test_b" in lines
