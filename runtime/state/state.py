@@ -260,7 +260,8 @@ class State:
     ) -> int:
         """Give all ranks what some have; returns how many bytes this rank has received."""
         own = rows[messages.rank].progress
-        if is_undone := own >= 0 and own % 2 == 0 and messages.rank not in plan.late:
+        # Whoever is behind was through with its forward pass: otherwise the others could not have taken the step.
+        if is_undone := own == plan.newest >= 0 and own % 2 == 0:
             self._buffers.put_back()
         self._take_the_step(messages, rows, plan, has.contents)
         received = self._heal(messages, plan, has.contents, on_progress) if plan.sources else 0

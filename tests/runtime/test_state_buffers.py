@@ -249,6 +249,42 @@ def test_a_step_that_others_have_taken_is_taken_with_the_buffers_of_its_forward_
     assert set(run(work, 2)) == {undisturbed(5)}
 
 
+class Passes(nn.Module):
+    """Counts its forward passes, and does not tell others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return inputs
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_rank_that_is_healed_has_made_the_forward_pass_of_the_step_that_others_have_taken(committed: bool) -> None:
+    """What is in no state_dict comes from nobody else."""
+
+    def work(me: Me) -> Any:
+        me.build()
+        state = build()
+        state.model.append(Passes())
+        state.sync()
+        train(state, 2)
+        compute(state)
+        if me.rank == 1:
+            state.optimizer.step()
+            if committed:
+                state.commit()
+        state.sync()
+        train(state, 5 - state.step)
+        compute(state)
+        state.sync()
+        return state.step, state.model[-1].count.item()
+
+    assert run(work, 2) == [(5, 5)] * 2
+
+
 def test_a_model_that_is_built_again_goes_on_with_the_buffers_of_the_commit() -> None:
     def work(me: Me) -> Any:
         me.build()

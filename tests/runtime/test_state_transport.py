@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from gloo_ranks import Me, run
+from gloo_ranks import Me, ranks, run
 from torch import nn
 
 from softrun.runtime.state.state import State
@@ -62,8 +62,8 @@ def train(state: State) -> None:
     state.commit()
 
 
-def heal(directory: Path, size: int, brings: dict[str, torch.Tensor] | None = None) -> list[Any]:
-    """Rank 0 and rank 1 have trained, the others are new."""
+def healing(directory: Path, brings: dict[str, torch.Tensor] | None = None) -> Callable[[Me], Any]:
+    """What each rank does: rank 0 and rank 1 have trained, the others are new."""
 
     def work(me: Me) -> Any:
         me.build()
@@ -81,15 +81,15 @@ def heal(directory: Path, size: int, brings: dict[str, torch.Tensor] | None = No
             return str(error)
         return state._contents.view().digest(), state.step, received == sum(told[-1:]), transport.calls
 
-    return run(work, size)
+    return work
 
 
 def test_it_brings_each_newcomer_what_the_first_of_its_sources_has(tmp_path: Path) -> None:
-    ranks = heal(tmp_path, 4)
-    assert len({digest for digest, *_ in ranks}) == 1
-    assert {step for _, step, *_ in ranks} == {3}
-    assert all(agrees for *_, agrees, _ in ranks)
-    calls = [calls for *_, calls in ranks]
+    told = run(healing(tmp_path), 4)
+    assert len({digest for digest, *_ in told}) == 1
+    assert {step for _, step, *_ in told} == {3}
+    assert all(agrees for *_, agrees, _ in told)
+    calls = [calls for *_, calls in told]
     sent = [call for each in calls[:2] for call in each if call.startswith("send")]
     assert sorted(rank for call in sent for rank in call.split("[")[1].split("]")[0].split(", ")) == ["2", "3"]
     assert all(each[-1] == "disallow" for each in calls[:2] if each)
@@ -101,7 +101,7 @@ def test_it_brings_each_newcomer_what_the_first_of_its_sources_has(tmp_path: Pat
 
 def test_what_it_brings_is_compared_with_what_was_described(tmp_path: Path) -> None:
     wrong = {"model.weight": torch.ones(4, 4)}
-    *_, said = heal(tmp_path, 3, wrong)
-    assert said == ("the transport brought torch.float32[4, 4] for model.weight, which is torch.float32[3, 4]"), (
-        "the others wait for it until their world ends"
-    )
+    work = healing(tmp_path, wrong)
+    with ranks(lambda me: me.say(work(me)), 3) as started:  # the others wait for it until their world ends
+        said = started[-1].says()
+    assert said == "the transport brought torch.float32[4, 4] for model.weight, which is torch.float32[3, 4]"
