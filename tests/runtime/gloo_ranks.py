@@ -158,6 +158,13 @@ def run(body: Callable[[Me], Any], size: int = 1) -> list[Any]:
     return said
 
 
+def run_until(body: Callable[[Me], Any], size: int, rank: int) -> Any:
+    """What that rank says when it is done. The others, which it leaves, may wait for ever: gloo may forget what it has
+    to send to a peer that has left (softrun.runtime.groups.forgotten), and no agent ends their world here."""
+    with ranks(lambda me: me.say(body(me)), size) as started:
+        return started[rank].says()
+
+
 def _keep_a_store(me: Me) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     me.say(store.port)

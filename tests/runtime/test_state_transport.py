@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gloo_ranks import Me, ranks, run
+from gloo_ranks import Me, run, run_until
 from torch import nn
 
 from softrun.runtime.state.state import State
@@ -101,7 +101,5 @@ def test_it_brings_each_newcomer_what_the_first_of_its_sources_has(tmp_path: Pat
 
 def test_what_it_brings_is_compared_with_what_was_described(tmp_path: Path) -> None:
     wrong = {"model.weight": torch.ones(4, 4)}
-    work = healing(tmp_path, wrong)
-    with ranks(lambda me: me.say(work(me)), 3) as started:  # the others wait for it until their world ends
-        said = started[-1].says()
+    said = run_until(healing(tmp_path, wrong), 3, rank=2)
     assert said == "the transport brought torch.float32[4, 4] for model.weight, which is torch.float32[3, 4]"
