@@ -1,6 +1,6 @@
-"""Launchers that are forked from one process which has imported torch (`nursery_main`), and so are their fork servers.
+"""Programs that are forked from one process which has imported torch (`nursery_main`), and so are their fork servers.
 
-To import torch costs a launcher more than all that it does in most tests, and its fork server as much again.
+To import torch costs a worker more than all that it does in most tests, and a launcher and its fork server twice that.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 MAIN = Path(__file__).with_name("nursery_main.py")
 FOR_EVER_S = 1e6
-PROGRAM = [sys.executable, "-m", "softrun"]
+IN_NETWORK = ["ip", "netns", "exec"]
 PADDING = "-" * 4096
 """Room for the command lines and environments of its forks, which they show."""
 
 
 class Nursery:
-    """Starts launchers in a moment. Use it as a context manager."""
+    """Starts launchers and workers in a moment. Use it as a context manager."""
 
     def __init__(self) -> None:
         self._env = {**os.environ, **COMMON_ENV}
         self._begun = 0
         self._ended: dict[int, int] = {}
-        """The exit codes, by the launchers' numbers: another one may have the process id of one that has ended."""
+        """The exit codes, by the processes' numbers: another one may have the process id of one that has ended."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -56,20 +56,20 @@ class Nursery:
         self._socket.close()
         self._process.wait()
 
-    def fits(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Whether a fork that runs this command cannot be told from a process of its own."""
-        return list(command[:3]) == PROGRAM and alike(dict(env), self._env)
-
     def begin(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> Process:
         """Start a command whose output goes to `log`, in a session of its own."""
-        if not self.fits(command, env):
+        network, words = split(command)
+        if not words or not alike(dict(env), self._env):
+            if words and not alike({**os.environ, **COMMON_ENV}, self._env):
+                raise AssertionError("a test has changed what Python or torch reads in the environment, for all others")
             return begin(command, env, log)
         log.write_bytes(b"")
         ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # what a process inherits
         self._begun += 1
         order = {
             "number": self._begun,
-            "args": command[3:],
+            "words": words,
+            "network": network,
             "env": dict(env),
             "here": str(Path.cwd()),
             "log": str(log),
@@ -94,8 +94,22 @@ class Nursery:
         return self._ended[number]
 
 
+def split(command: Sequence[str]) -> tuple[str, list[str]]:
+    """The network namespace that a command is to run in, if any, and what Python is to run there.
+
+    Nothing, if a fork that runs it could be told from a process of its own.
+    """
+    words, network = list(command), ""
+    if words[: len(IN_NETWORK)] == IN_NETWORK:
+        network, *words = words[len(IN_NETWORK) :]
+    if words[:1] != [sys.executable]:
+        return "", []
+    words = words[2:] if words[1:2] == ["-u"] else words[1:]
+    return (network, words) if words[:1] in (["-c"], ["-m"]) or (words[:1] and words[0].endswith(".py")) else ("", [])
+
+
 class Forked:
-    """One of its launchers, with as much of `subprocess.Popen` as the tests need."""
+    """One of the processes, with as much of `subprocess.Popen` as the tests need."""
 
     def __init__(self, nursery: Nursery, number: int, pid: int) -> None:
         self.pid = pid
@@ -111,5 +125,5 @@ class Forked:
         if self.returncode is None:
             self.returncode = self._nursery.code_of(self._number, FOR_EVER_S if timeout is None else timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(PROGRAM, timeout or 0.0)
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode

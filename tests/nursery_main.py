@@ -1,4 +1,4 @@
-"""The process that launchers of the tests are forked from, and their fork servers. It has imported what these do.
+"""The process that launchers and workers of the tests are forked from. It has imported what these do.
 
 It is run as `python -u nursery_main.py DESCRIPTOR PADDING`. Over the socket come orders, each with a number, and go the
 process ids and exit codes. It has no threads, and has looked up no name.
@@ -11,15 +11,20 @@ import gc
 import importlib
 import json
 import os
-import runpy
+import random
 import select
 import selectors
 import signal
 import socket
 import sys
+import types
+from pathlib import Path
 from typing import Any
 
 MESSAGE_BYTES = 1 << 20
+LAUNCHER = ["-m", "softrun"]
+NETWORK_NAMESPACES = Path("/run/netns")
+CLONE_NEWNET = 0x4000_0000
 OF_TRAINERS = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel")
 """What trainers of the tests import, or torch for them, at the cost of seconds."""
 READ_AT_THE_START = ("PYTHON", "LD_", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_", "RES_", "LOCALDOMAIN")
@@ -47,7 +52,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
                 continue
             message = control.recv(MESSAGE_BYTES)
             if not message:
-                os._exit(0)
+                end([other.data[1] for other in selector.get_map().values() if other.data])
             order = json.loads(message)
             pid = os.fork()
             if not pid:
@@ -60,12 +65,21 @@ def serve(control: socket.socket) -> dict[str, Any]:
             send(control, {"pid": pid})
 
 
+def end(left: list[int]) -> None:
+    """Nobody outlives the nursery whom a test has left behind."""
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
+
+
 def send(control: socket.socket, news: dict[str, int]) -> None:
     with contextlib.suppress(BrokenPipeError):
         control.send(json.dumps(news).encode())
 
 
 def become(order: dict[str, Any]) -> None:
+    """Make the fork like a new process, for all that the program sees."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN if order["ignores_sigint"] else signal.default_int_handler)
     log = os.open(order["log"], os.O_WRONLY)
@@ -74,8 +88,40 @@ def become(order: dict[str, Any]) -> None:
     os.close(log)
     set_environment(order["env"])
     os.chdir(order["here"])
-    sys.path[0] = order["here"]
-    sys.argv[1:] = order["args"]
+    if order["network"]:
+        enter(NETWORK_NAMESPACES / order["network"])
+    random.seed()
+    for name, seed in (("numpy.random", "seed"), ("torch.random", "seed")):
+        if name in sys.modules:
+            getattr(sys.modules[name], seed)()
+    del sys.path[0]
+
+
+def enter(namespace: Path) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(namespace, os.O_RDONLY)
+    if libc.setns(descriptor, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns", str(namespace))
+    os.close(descriptor)
+
+
+def run(words: list[str]) -> None:
+    """Run what Python finds on its command line: `-c TEXT`, `-m MODULE` or a script."""
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        sys.path.insert(0, "")
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+        return
+    from softrun.agent.workers import fork_server_main
+
+    is_module = words[0] == "-m"
+    name, *args = words[is_module:]
+    sys.argv[:] = [name, *args]
+    fork_server_main.run({"is_module": is_module, "script": name})
 
 
 def set_environment(environment: dict[str, str]) -> None:
@@ -86,9 +132,12 @@ def set_environment(environment: dict[str, str]) -> None:
 class Spare:
     """A fork of a launcher from before it is one, which becomes its first fork server, or ends with it."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        """`environment` is what torch has read when it was imported."""
+    def __init__(self, environment: dict[str, str] | None) -> None:
+        """`environment` is what torch has read when it was imported; None if that plays no part."""
+        from softrun.agent.workers import fork_server
+
         self._environment = environment
+        self._starts_another, fork_server.start = fork_server.start, self.start
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if not self.pid:
@@ -101,8 +150,9 @@ class Spare:
         from softrun.agent.workers.fork_server import SCRIPT_FLAGS
 
         flags = tuple(command[1 : 1 + len(SCRIPT_FLAGS)])
-        if not self.pid or flags != SCRIPT_FLAGS or not alike(environment, self._environment):
-            return started_by_itself(command, environment, descriptor)
+        is_alike = self._environment is None or alike(environment, self._environment)
+        if not self.pid or flags != SCRIPT_FLAGS or not is_alike:
+            return self._starts_another(command, environment, descriptor)
         order = {"argv": command[1 + len(flags) :], "env": environment}
         socket.send_fds(self._orders, [json.dumps(order).encode()], [descriptor])
         self._orders.close()
@@ -110,6 +160,8 @@ class Spare:
         return process
 
     def _stand_by(self, orders: socket.socket) -> None:
+        from softrun.agent.workers import fork_server_main
+
         interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
         message, (*descriptors,), _, _ = socket.recv_fds(orders, MESSAGE_BYTES, 1)
         if not message:
@@ -145,7 +197,6 @@ class Child:
 def show_environment() -> None:
     """Write it where /proc shows it: the tests look there for what has outlived its launcher."""
     import ctypes
-    from pathlib import Path
 
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     begin, end = int(fields[47]), int(fields[48])
@@ -171,11 +222,24 @@ def preload() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
+def main() -> None:
     preload()
-    from softrun.agent.workers import fork_server, fork_server_main
+    imported_with = dict(os.environ)
+    order = serve(socket.socket(fileno=int(sys.argv[1])))
+    become(order)
+    if order["words"][:2] == LAUNCHER:
+        Spare(imported_with)
+    else:
+        show_environment()
+    try:
+        run(order["words"])
+    except SystemExit:
+        raise
+    except BaseException as error:
+        from softrun.agent.workers.fork_server_main import end_with
 
-    started_by_itself, imported_with = fork_server.start, dict(os.environ)
-    become(serve(socket.socket(fileno=int(sys.argv[1]))))
-    fork_server.start = Spare(imported_with).start
-    runpy.run_module("softrun", run_name="__main__", alter_sys=True)
+        end_with(error)
+
+
+if __name__ == "__main__":
+    main()

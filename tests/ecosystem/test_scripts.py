@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
 from local_cluster import PATIENCE_S, LocalCluster
 
@@ -21,18 +23,16 @@ MODULES = {"torchrun": "torch.distributed.run", "softrun": "softrun"}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
+def run(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., str]]:
     """`run("softrun", script, "--epochs=3")` runs one node of two workers to its end, which must be a good one. Returns
     all that they wrote."""
-    env = {
-        "ACCELERATE_USE_CPU": "true",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else torchrun's restarted workers often read stale addresses
-    }
-    with LocalCluster(tmp_path, env) as cluster:
+    with LocalCluster(tmp_path, {"ACCELERATE_USE_CPU": "true"}, nursery.begin) as cluster:
 
         def run(launcher: str, script: Path, *args: str, flags: tuple[str, ...] = ()) -> str:
             flags = ("--standalone", "--nproc_per_node=2", *flags)
-            node = cluster.start(launcher, [sys.executable, "-m", MODULES[launcher], *flags, str(script), *args])
+            # Else torchrun's restarted workers often read stale addresses.
+            env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if launcher == "torchrun" else {}
+            node = cluster.start(launcher, [sys.executable, "-m", MODULES[launcher], *flags, str(script), *args], env)
             code = node.wait(PATIENCE_S)
             assert code == 0, node.output()
             assert not cluster.orphans()
@@ -41,7 +41,15 @@ def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
         yield run
 
 
-@pytest.mark.parametrize("launcher", MODULES)
+def place_of(package: str) -> Path:
+    """Its folder. To import it could change the environment of all tests that follow."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"needs {package}")
+    return Path(found.origin).parent
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.torchrun), "softrun"])
 def test_a_plain_script_goes_on_from_its_checkpoint(launcher: str, run: Callable[..., str], tmp_path: Path) -> None:
     """A worker is lost in epoch 3: all start again, read the checkpoint of epoch 2, and no epoch is done twice."""
     script, checkpoint, marker = SCRIPTS / "train_ddp.py", tmp_path / "checkpoint.pt", tmp_path / "died"
@@ -68,13 +76,12 @@ def test_a_plain_script_goes_on_from_its_checkpoint(launcher: str, run: Callable
 )
 def test_accelerate(script: str, proofs: list[str], run: Callable[..., str]) -> None:
     """Accelerate brings the scripts that it tests itself with under torchrun."""
-    accelerate = pytest.importorskip("accelerate")
-    output = run("softrun", Path(accelerate.__file__).parent / "test_utils" / "scripts" / script)
+    output = run("softrun", place_of("accelerate") / "test_utils" / "scripts" / script)
     assert [proof for proof in proofs if proof not in output] == [], output
 
 
 def test_lightning(run: Callable[..., str], tmp_path: Path) -> None:
-    pytest.importorskip("pytorch_lightning")
+    place_of("pytorch_lightning")
     output = run("softrun", SCRIPTS / "train_lightning.py", f"--directory={tmp_path}")
     done = sorted(re.findall(r"rank \d of 2 did \d+ steps in a [A-Za-z]+?Environment", output))  # two may share a line
     assert done == [f"rank {rank} of 2 did 10 steps in a TorchElasticEnvironment" for rank in (0, 1)], output

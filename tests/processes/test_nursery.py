@@ -1,4 +1,4 @@
-"""Launchers that are forked are known apart, whatever process ids they get."""
+"""Processes that are forked are known apart, whatever process ids they get."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nursery import PROGRAM, Nursery
+from nursery import Nursery
 from nursery_main import MESSAGE_BYTES
 
 from local_cluster import COMMON_ENV
+
+PROGRAM = [sys.executable, "-m", "softrun"]
 
 
 class Forks:

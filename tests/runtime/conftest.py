@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -14,8 +15,8 @@ from fake_agent import FakeAgent
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[FakeAgent]:
-    agent = FakeAgent(tmp_path)
+def agent(tmp_path: Path, nursery: Nursery) -> Iterator[FakeAgent]:
+    agent = FakeAgent(tmp_path, nursery.begin)
     yield agent
     agent.end()
 

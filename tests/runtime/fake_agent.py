@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, TypeVar
 
-from local_cluster import PATIENCE_S
+from local_cluster import COMMON_ENV, PATIENCE_S, Begin, begin
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE, EventWriter
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState, WorkerStatus, WorldChangeEvent
 
@@ -43,7 +43,7 @@ def wait_until(look: Callable[[], _Value | None], what: str) -> _Value:
         if found := look():
             return found
         time.sleep(0.005)
-    raise AssertionError(f"waited {PATIENCE_S:g} s in vain for {what}")
+    raise TimeoutError(f"waited {PATIENCE_S:g} s in vain for {what}")
 
 
 def an_info(rank: int = 0, world_size: int = 1, port: int = 29500) -> WorkerInfo:
@@ -79,20 +79,12 @@ def an_event(
 class Worker:
     """A worker process with its channel."""
 
-    def __init__(self, channel: Path, script: str, environment: dict[str, str]) -> None:
+    def __init__(self, channel: Path, script: str, environment: dict[str, str], begin: Begin) -> None:
         self.writer = EventWriter.create(channel)
         self.info = an_info()
         self._output = channel.with_suffix(".log")
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-u", "-c", dedent(script)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, ENVIRONMENT_VARIABLE: str(channel)},
-                start_new_session=True,
-                # A shell's background processes ignore it, and so would their children.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
+        command = [sys.executable, "-u", "-c", dedent(script)]
+        self.process = begin(command, {**os.environ, **environment, ENVIRONMENT_VARIABLE: str(channel)}, self._output)
 
     @property
     def status(self) -> WorkerStatus | None:
@@ -120,41 +112,46 @@ class Worker:
 
         try:
             wait_until(look, f"{line!r}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the worker printed:\n{self.output}") from None
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the worker printed:\n{self.output}") from None
 
     def ends(self) -> int:
         """The exit code, once there is one."""
         try:
             return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the worker does not end; it printed:\n{self.output}") from None
+            raise TimeoutError(f"the worker does not end; it printed:\n{self.output}") from None
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
     def end_by_force(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        for kill in (os.kill, os.killpg):  # it may have no group yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         self.writer.remove()
 
 
 class FakeAgent:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, begin: Begin) -> None:
         self.round = 0
         self._root = root
+        self._begin = begin
         self._workers: list[Worker] = []
         self._stores: list[Any] = []
-        self._environment = {
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "RES_OPTIONS": "timeout:1 attempts:1",
-            "OMP_NUM_THREADS": "1",
-        }
+        self._environment = {"TORCHELASTIC_USE_AGENT_STORE": "True", **COMMON_ENV}
 
     def start(self, script: str, **environment: str) -> Worker:
+        return self._start(script, environment, self._begin)
+
+    def start_without_torch(self, script: str) -> Worker:
+        """A worker that has imported no more than its script does."""
+        return self._start(script, {}, begin)
+
+    def _start(self, script: str, environment: dict[str, str], begin: Begin) -> Worker:
         channel = self._root / f"worker-{len(self._workers)}"
-        worker = Worker(channel, script, {**self._environment, **environment})
+        worker = Worker(channel, script, {**self._environment, **environment}, begin)
         self._workers.append(worker)
         return worker
 

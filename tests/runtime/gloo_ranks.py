@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -19,12 +20,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from nursery_main import OF_TRAINERS
 
 from fake_agent import wait_until
 from local_cluster import PATIENCE_S
 from softrun.runtime.groups.abort import abort_all
 
 _fork = multiprocessing.get_context("fork")
+for name in OF_TRAINERS:  # else each rank imports them itself
+    importlib.import_module(name)
 
 STACKS_S = 0.5
 Sit = Callable[[], Any]
@@ -82,7 +86,8 @@ class Rank:
         self._pipe.send(word)
 
     def says(self) -> Any:
-        assert self._pipe.poll(PATIENCE_S), "the rank says nothing"
+        if not self._pipe.poll(PATIENCE_S):
+            raise TimeoutError("the rank says nothing")
         word = self._pipe.recv()
         assert not (isinstance(word, str) and word.startswith("Traceback")), word
         return word

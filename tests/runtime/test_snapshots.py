@@ -158,7 +158,7 @@ def test_what_is_copied_aside_is_of_the_step_of_the_snapshot(nodes: list[str]) -
         on_node(nodes, 0)
         world = begin(me, 1)
         state = replicated()
-        state.model.append(nn.Linear(3, 1 << 22, bias=False))  # it takes a while to copy
+        state.model.append(nn.Linear(3, 1 << 20, bias=False))  # it takes a while to copy
         state.optimizer.add_param_group({"params": state.model[-1].parameters()})
         state.sync(world)
         train(state, 1)
@@ -169,7 +169,7 @@ def test_what_is_copied_aside_is_of_the_step_of_the_snapshot(nodes: list[str]) -
         world = begin(me, 2)
         state.model.zero_grad()
         fresh = replicated()
-        fresh.model.append(nn.Linear(3, 1 << 22, bias=False))
+        fresh.model.append(nn.Linear(3, 1 << 20, bias=False))
         fresh.optimizer.add_param_group({"params": fresh.model[-1].parameters()})
         fresh.sync(world)
         return fresh.step, [weights(fresh)[:8], fresh.model[-1].weight.sum().item()] == kept

@@ -86,7 +86,7 @@ def test_it_waits_while_paused_and_lets_signal_handlers_run(agent: FakeAgent) ->
 
 
 def test_without_torch_a_healthy_world_is_handed_out_at_once_and_always(agent: FakeAgent) -> None:
-    worker = agent.start(
+    worker = agent.start_without_torch(
         """
         from softrun.runtime import get_worker_info
         for attempt in range(1000):

@@ -148,7 +148,7 @@ def test_the_trainers_own_exception_is_raised_at_once(agent: FakeAgent) -> None:
     assert workers[1].ends() == 1
     assert workers[1].output.splitlines()[-1].endswith("LookupError: a bug of the trainer")
     one_reports_broken(workers[:1], 1)
-    workers[0].process.send_signal(signal.SIGINT)
+    workers[0].signal(signal.SIGINT)
     workers[0].ends()
     assert workers[0].output.splitlines()[-1].endswith("KeyboardInterrupt")
 
