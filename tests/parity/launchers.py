@@ -1,4 +1,4 @@
-"""torchrun and softrun, run side by side.
+"""torchrun and softrun, in the same surroundings.
 
 A launcher starts in 2 s, most of which is `import torch`, so both are forked from one process that has imported it:
 `python launchers.py` reads one request per line, forks, and the child runs `main` of the launcher that was asked for,
@@ -8,20 +8,35 @@ cases look at; `test_the_console_scripts` starts fresh ones.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SIDES = ("torchrun", "softrun")
-TIMEOUT_S = 180
+import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from nursery_main import Spare
+
+TIMEOUT_S = 100
+CORES = 2
+"""So many the machine has, for all that launchers can see."""
+OF_THE_CASES = ("CUDA_", "LOGLEVEL", "MASTER_", "NCCL_", "OMP_", "PET_", "PYTEST_", "TORCH")
+"""What the surroundings have of these is not passed on."""
+
+
+ONLY_AT_THE_START = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PADDING": "-" * 16384}
+"""The padding is room for the environments that the fork servers show."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,7 @@ class Ran:
     out: str
     err: str
     directory: Path
+    surroundings: dict[str, str]
 
     @property
     def report(self) -> str:
@@ -57,6 +73,12 @@ def normal(text: str, directory: Path) -> str:
         (r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", "TIME"),
         (r"torchelastic_\w{8}", "LOGS"),
         (r"[\w-]*_[a-z0-9_]{8}/attempt", "RUN/attempt"),
+        (r"(?<=host      : )\S+", "HOST"),
+        (re.escape(str(Path(torch.__file__).parent)), "TORCH"),
+        (re.escape(sys.executable), "PYTHON"),
+        (re.escape(str(Path(__file__).parent)), "LAUNCHERS"),
+        (r"\n +[~^]+(?=\n)", ""),  # Python 3.10 does not point at it
+        (re.escape(tempfile.gettempdir()) + "(?=/LOGS)", "TEMPORARY"),
     ):
         text = re.sub(pattern, word, text)
     return text.strip()
@@ -64,13 +86,15 @@ def normal(text: str, directory: Path) -> str:
 
 class Launchers:
     def __init__(self) -> None:
+        kept = {n: v for n, v in os.environ.items() if not n.startswith(OF_THE_CASES) and "\n" not in v}
+        self._surroundings = kept | {"RES_OPTIONS": "timeout:1 attempts:1"}
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, "-u", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"},
+            env=self._surroundings | ONLY_AT_THE_START,
         )
 
     def run(self, side: str, args: list[str], directory: Path, env: Mapping[str, str] | None = None) -> Ran:
@@ -82,6 +106,7 @@ class Launchers:
             (directory / ".out").read_text(errors="replace"),
             (directory / ".err").read_text(),
             directory,
+            self._surroundings,
         )
 
     def start(self, side: str, args: list[str], directory: Path, env: Mapping[str, str] | None = None) -> int:
@@ -111,12 +136,17 @@ class Launchers:
 
 
 def _serve() -> None:
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     import torch.distributed.run  # noqa: F401
 
     import softrun.agent.launch  # noqa: F401
+    from softrun.agent.workers.fork_server import PRELOADED
 
-    del os.environ["TORCH_CPP_LOG_LEVEL"]
+    for name in PRELOADED:
+        importlib.import_module(name)
+
+    for name in ONLY_AT_THE_START:
+        del os.environ[name]
+    os.cpu_count, os.sched_getaffinity = lambda: CORES, lambda _: set(range(CORES))
     for line in sys.stdin:
         request = json.loads(line)
         answer = {"code": _reap(request["wait"])} if "wait" in request else {"pid": _fork(request)}
@@ -135,6 +165,7 @@ def _reap(pid: int) -> int:
 def _fork(request: dict[str, Any]) -> int:
     if pid := os.fork():
         return pid
+    launcher = os.getpid()
     try:
         os.setsid()
         os.chdir(request["directory"])
@@ -142,15 +173,15 @@ def _fork(request: dict[str, Any]) -> int:
         sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
         for name, fd in ((os.devnull, 0), (".out", 1), (".err", 2)):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), fd)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         code = _launch(request["side"], request["args"])
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as ended:
+        if os.getpid() != launcher:
+            raise  # a fork server or a worker, which end with the interpreter
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        if not isinstance(ended, SystemExit):
+            traceback.print_exc()
+        elif ended.code is None or isinstance(ended.code, int):
+            code = ended.code or 0
     os._exit(code)
 
 
@@ -158,6 +189,7 @@ def _launch(side: str, args: list[str]) -> int:
     if side == "softrun":
         from softrun.agent.cli import main as softrun
 
+        Spare(None)
         return softrun(args)
     from torch.distributed.run import main as torchrun
 

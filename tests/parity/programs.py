@@ -1,4 +1,4 @@
-"""A program that builds its agent itself, run with torch's names and with softrun's."""
+"""A program that builds its agent itself, run with torch's names or with softrun's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
-from launchers import SIDES
 
 from local_cluster import PATIENCE_S, free_port
 
@@ -23,16 +21,13 @@ from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezv
 }
 
 
-def run_program(text: str, directory: Path) -> dict[str, str]:
-    """What the program prints, with the imports of each side in the place of IMPORTS and some port for FREE_PORT."""
-    said = {}
-    for side in SIDES:
-        program = directory / f"on_{side}.py"
-        program.write_text(text.replace("IMPORTS", IMPORTS[side], 1).replace("FREE_PORT", str(free_port())))
-        done = run_python(str(program), cwd=directory)
-        assert done.returncode == 0, done.stderr
-        said[side] = done.stdout
-    return said
+def run_program(text: str, side: str, directory: Path) -> str:
+    """What the program prints, with the imports of that side in the place of IMPORTS and some port for FREE_PORT."""
+    program = directory / f"on_{side}.py"
+    program.write_text(text.replace("IMPORTS", IMPORTS[side], 1).replace("FREE_PORT", str(free_port())))
+    done = run_python(str(program), cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:

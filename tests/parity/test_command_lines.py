@@ -82,7 +82,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(command_lines)
 def test_they_accept_and_refuse_alike(argv: list[str]) -> None:
     with patch.dict("os.environ", {"OMP_NUM_THREADS": "1"}):

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import SIDES, Launchers, normal
+from launchers import Launchers, normal
 from programs import run_program, run_python
+from torchrun import plain, torchruns
 
 from local_cluster import PATIENCE_S, free_port
 
@@ -120,27 +121,31 @@ if __name__ == "__main__":
 """
 
 
-def both(launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str]]) -> dict[str, list[str]]:
-    """Run a job of several nodes under each; returns the lines of all workers, with the port as PORT."""
-    lines = {}
-    for side in SIDES:
-        port = str(free_port())
-        started = []
-        for number, flags in enumerate(nodes):
-            directory = tmp_path / side / str(number)
-            directory.mkdir(parents=True)
-            (directory / "train.py").write_text(script)
-            args = [flag.replace("PORT", port) for flag in flags]
-            started.append((launchers.start(side, [*args, "train.py"], directory), directory))
-        codes = [launchers.wait(pid) for pid, _ in started]
-        said = "".join((directory / ".err").read_text() for _, directory in started)
-        assert codes == [0] * len(nodes), f"{side}: {said}"
-        lines[side] = [
-            line.replace(port, "PORT")
-            for _, directory in started
-            for line in sorted((directory / ".out").read_text().splitlines())
-        ]
-    return lines
+def said_by(side: str, launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str]]) -> list[str]:
+    """Run a job of several nodes; the lines of all workers, with the port as PORT."""
+    port = str(free_port())
+    started = []
+    for number, flags in enumerate(nodes):
+        directory = tmp_path / side / str(number)
+        directory.mkdir(parents=True)
+        (directory / "train.py").write_text(script)
+        args = [flag.replace("PORT", port) for flag in flags]
+        started.append((launchers.start(side, [*args, "train.py"], directory), directory))
+    codes = [launchers.wait(pid) for pid, _ in started]
+    said = "".join((directory / ".err").read_text() for _, directory in started)
+    assert codes == [0] * len(nodes), f"{side}: {said}"
+    return [
+        line.replace(port, "PORT")
+        for _, directory in started
+        for line in sorted((directory / ".out").read_text().splitlines())
+    ]
+
+
+def both(name: str, launchers: Launchers, tmp_path: Path, script: str, nodes: list[list[str]]) -> list[str]:
+    """What the workers of such a job print under both."""
+    theirs: list[str] = torchruns(name, lambda: said_by("torchrun", launchers, tmp_path, script, nodes))
+    assert said_by("softrun", launchers, tmp_path, script, nodes) == theirs
+    return theirs
 
 
 STATIC = ["--nnodes=2", "--rdzv-id=job", "--master-addr=127.0.0.1", "--master-port=PORT", "--local-addr=127.0.0.1"]
@@ -152,64 +157,68 @@ def test_static_nodes_of_different_roles_and_sizes(launchers: Launchers, tmp_pat
         [*STATIC, "--node-rank=0", "--role=reader", "--nproc-per-node=1"],
         [*STATIC, "--node-rank=1", "--role=trainer", "--nproc-per-node=2"],
     ]
-    lines = both(launchers, tmp_path, WORLD, nodes)
-    assert lines["softrun"] == lines["torchrun"]
-    assert len(lines["softrun"]) == 3
-    assert "MASTER_PORT=PORT" in lines["softrun"][0]
+    lines = both("nodes_of_different_roles", launchers, tmp_path, WORLD, nodes)
+    assert len(lines) == 3
+    assert "MASTER_PORT=PORT" in lines[0]
 
 
 @pytest.mark.slow
 def test_static_nodes_that_come_in_another_order(launchers: Launchers, tmp_path: Path) -> None:
     nodes = [[*STATIC, f"--node-rank={rank}"] for rank in (1, 0)]
-    lines = both(launchers, tmp_path, WORLD, nodes)
-    assert lines["softrun"] == lines["torchrun"]
-    assert lines["softrun"][0].startswith("GROUP_RANK=1 ")
+    lines = both("nodes_in_another_order", launchers, tmp_path, WORLD, nodes)
+    assert lines[0].startswith("GROUP_RANK=1 ")
 
 
-@pytest.mark.parametrize("flags", [STATIC, ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:PORT"]])
-def test_workers_of_two_nodes_meet(launchers: Launchers, tmp_path: Path, flags: list[str]) -> None:
-    rank = ["--node-rank=1"] if flags is STATIC else []
-    lines = both(launchers, tmp_path, MEET, [[*flags, "--nproc-per-node=2"], [*flags, *rank, "--nproc-per-node=2"]])
-    assert lines["softrun"] == lines["torchrun"] == ["10"] * 4
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_workers_of_two_nodes_meet(launchers: Launchers, tmp_path: Path, backend: str) -> None:
+    meets = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:PORT"]
+    flags, rank = (STATIC, ["--node-rank=1"]) if backend == "static" else (meets, [])
+    nodes = [[*flags, "--nproc-per-node=2"], [*flags, *rank, "--nproc-per-node=2"]]
+    assert both(f"nodes_meet_{backend}", launchers, tmp_path, MEET, nodes) == ["10"] * 4
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
 def test_signals_are_forwarded_alike(launchers: Launchers, tmp_path: Path, name: str) -> None:
-    left = {}
-    for side in SIDES:
-        directory = tmp_path / side
-        directory.mkdir()
-        (directory / "train.py").write_text(SIGNALLED)
-        flags = ["--nproc-per-node=2", f"--signals-to-handle=SIGTERM,{name}" if name == "SIGUSR1" else "--role=r"]
-        pid = launchers.start(side, [*flags, "train.py"], directory)
-        deadline = time.monotonic() + 60
-        while (directory / ".out").read_text().count("ready") < 2:
-            assert time.monotonic() < deadline, (directory / ".err").read_text()
-            time.sleep(0.01)
-        os.kill(pid, signal.Signals[name])
-        code = launchers.wait(pid)
-        last = normal((directory / ".err").read_text(), directory).splitlines()[-1]
-        left[side] = code, sorted((directory / ".out").read_text().splitlines()), last
-    assert left["softrun"] == left["torchrun"]
-    assert left["softrun"][2].endswith(f"SignalException: Process PID got signal: {int(signal.Signals[name])}")
+    theirs = torchruns(f"forwards_{name}", lambda: signalled("torchrun", launchers, tmp_path, name))
+    assert plain(signalled("softrun", launchers, tmp_path, name)) == theirs
+    assert theirs["last"].endswith(f"SignalException: Process PID got signal: {int(signal.Signals[name])}")
 
 
-@pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, FAIL)])
+def signalled(side: str, launchers: Launchers, tmp_path: Path, name: str) -> dict[str, Any]:
+    """What is left of a launcher that gets a signal while both of its workers work."""
+    directory = tmp_path / side
+    directory.mkdir()
+    (directory / "train.py").write_text(SIGNALLED)
+    flags = ["--nproc-per-node=2", f"--signals-to-handle=SIGTERM,{name}" if name == "SIGUSR1" else "--role=r"]
+    pid = launchers.start(side, [*flags, "train.py"], directory)
+    deadline = time.monotonic() + PATIENCE_S
+    while (directory / ".out").read_text().count("ready") < 2:
+        assert time.monotonic() < deadline, (directory / ".err").read_text()
+        time.sleep(0.01)
+    os.kill(pid, signal.Signals[name])
+    code = launchers.wait(pid)
+    last = normal((directory / ".err").read_text(), directory).splitlines()[-1]
+    return {"code": code, "out": sorted((directory / ".out").read_text().splitlines()), "last": last}
+
+
+@pytest.mark.parametrize(("code", "script"), [(0, "pass"), (1, FAIL)], ids=["success", "failure"])
 def test_the_events_are_torchs(launchers: Launchers, tmp_path: Path, code: int, script: str) -> None:
-    flags = ["--nproc-per-node=2", "--event-log-handler=console", "--role=r"]
-    told = {}
-    for side in SIDES:
+    def told(side: str) -> list[dict[str, Any]]:
         directory = tmp_path / side
         directory.mkdir()
         (directory / "train.py").write_text(script)
+        flags = ["--nproc-per-node=2", "--event-log-handler=console", "--role=r"]
         ran = launchers.run(side, [*flags, "train.py"], directory)
         assert ran.code == code, ran.err
-        told[side] = [_event(json.loads(line)) for line in ran.err.splitlines() if line.startswith('{"name"')]
-    assert sorted(told["softrun"]) == sorted(told["torchrun"])
-    assert len(told["softrun"]) >= 7
+        events = [_event(json.loads(line)) for line in ran.err.splitlines() if line.startswith('{"name"')]
+        return sorted(events, key=str)
+
+    theirs = torchruns(f"events_{code}", lambda: told("torchrun"))
+    assert told("softrun") == theirs
+    assert len(theirs) >= 7
 
 
-def _event(event: dict[str, Any]) -> tuple[str, str]:
+def _event(event: dict[str, Any]) -> dict[str, Any]:
     facts = event["metadata"]
     more = json.loads(facts["metadata"])
     told = {
@@ -219,7 +228,7 @@ def _event(event: dict[str, Any]) -> tuple[str, str]:
         name: more.get(name) for name in ("entry_point", "local_rank", "role_rank", "role_world_size", "exit_code")
     }
     told |= {"has_error": facts["raw_error"] is not None, "is_measured": facts.get("duration_ms") is not None}
-    return event["source"] + event["name"], str(told)
+    return {"source": event["source"], "name": event["name"], **told}
 
 
 @pytest.mark.slow
@@ -228,15 +237,17 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    lines = {}
-    for module in ("torch.distributed.run", "softrun"):
-        port = free_port()
-        backend = ["--rdzv-backend=mine", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
+
+    def said_by(module: str) -> list[str]:
+        backend[1] = f"--rdzv-endpoint=127.0.0.1:{(port := free_port())}"
         done = run_python("-m", module, *backend, "--nproc-per-node=2", "train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        lines[module] = sorted(line.replace(str(port), "PORT") for line in done.stdout.splitlines())
-    assert lines["softrun"] == lines["torch.distributed.run"]
-    assert len(lines["softrun"]) == 2
+        return sorted(line.replace(str(port), "PORT") for line in done.stdout.splitlines())
+
+    backend = ["--rdzv-backend=mine", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job"]
+    theirs = torchruns("handler_of_others", lambda: said_by("torch.distributed.run"))
+    assert said_by("softrun") == theirs
+    assert len(theirs) == 2
     refused = run_python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
     assert refused.returncode == 1
     assert "can only restart every worker" in refused.stderr.splitlines()[-1]
@@ -244,10 +255,12 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
-    said = run_program(PROGRAM, tmp_path)
-    theirs, ours = (re.sub(r"'worker_pid': \[\d+\]", "", said[side]) for side in SIDES)
-    assert ours == theirs
-    assert ours.splitlines()[-1] == "timed out"
+    def lines(side: str) -> list[str]:
+        return re.sub(r"'worker_pid': \[\d+\]", "", run_program(PROGRAM, side, tmp_path)).splitlines()
+
+    theirs = torchruns("program", lambda: lines("torchrun"))
+    assert lines("softrun") == theirs
+    assert theirs[-1] == "timed out"
 
 
 @pytest.mark.slow
