@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STEP_LOG = "SOFTRUN_STEP_LOG"
 PORTS = range(12_000, 32_000)
 POLL_S = 0.05  # what happens meanwhile has its own times, and looking costs those who are looked at
-PATIENCE_S = 180.0  # for whatever ends by itself, however busy the machine is: only a failure takes as long
+PATIENCE_S = 100.0  # for whatever ends by itself, however busy the machine is: only a failure takes as long
 COMMON_ENV = {
     "OMP_NUM_THREADS": "1",
     # A name service that drops reverse look-ups costs every TCPStore connection 5 s without this.

@@ -2,10 +2,14 @@
 
 If it fails again, the run has failed. If it passes, it is listed at the end with its first traceback: it is a bug, in
 the test or in softrun, until somebody has explained it. More than three of them fail the run too.
+
+With --keep-durations first, a run without failures writes how long its tests took to `tests/durations.json`: the next
+ones start with the longest.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,15 +22,23 @@ MOST_RUN_AGAIN = 20
 MOST_PASSED_ALONE = 3
 TRACEBACK_LINES = 80
 SLOWEST = 20
+KEPT_S = 1.0
+"""Tests that take less are not worth an order."""
+DURATIONS = Path(__file__).resolve().parents[1] / "tests" / "durations.json"
 RULE = "=" * 120
 
 
 def main(arguments: list[str]) -> int:
+    keeps = arguments[:1] == ["--keep-durations"]
+    arguments = arguments[keeps:]
     with TemporaryDirectory(prefix="softrun-tests-") as folder:
         # A cache of its own: failures of earlier runs must not be run again.
         pytest = [sys.executable, "-m", "pytest", *arguments, "-o", f"cache_dir={folder}/cache"]
         first, second = Path(folder, "first.xml"), Path(folder, "second.xml")
         code = subprocess.run([*pytest, f"--durations={SLOWEST}", f"--junitxml={first}"], check=False).returncode
+        if not code and keeps:
+            kept = {name: took for name, took in sorted(durations(first).items()) if took >= KEPT_S}
+            DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
         if code != FAILED:
             return code
         failed = {name: text for name, text in outcomes(first).items() if text}
@@ -51,6 +63,12 @@ def outcomes(results: Path) -> dict[str, str]:
         failures = [part.text or "failed" for part in case if part.tag in ("failure", "error")]
         found[name] = "\n".join([*filter(None, [found.get(name)]), *failures])
     return found
+
+
+def durations(results: Path) -> dict[str, float]:
+    """Of each test in such a file the seconds that it took, set-up and tear-down included."""
+    cases = ElementTree.parse(results).iter("testcase")
+    return {f"{case.get('classname', '')}::{case.get('name', '')}": float(case.get("time", 0)) for case in cases}
 
 
 def verdict(failed: dict[str, str], alone: dict[str, str]) -> tuple[list[str], bool]:

@@ -1,25 +1,75 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+import torch
+from hangs import is_hang, processes_and_logs
 from hypothesis import settings
 from nursery import Nursery
 
 from local_etcd import LocalEtcd
 
+torch.set_num_threads(1)  # forked ranks would hang in OpenMP if their parent had ever run more
 settings.register_profile("softrun", deadline=None)  # a busy machine makes no test fail
 settings.load_profile("softrun")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need etcd are skipped if there is none, and fail if one is demanded, as in CI."""
+DURATIONS = Path(__file__).with_name("durations.json")
+
+
+class FailuresAtOnce:
+    """Names each test that fails when it does, not at the end of a quarter of an hour."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_line(f"\nfailed: {report.nodeid}")
+
+
+@pytest.hookimpl(trylast=True)  # there is a terminal by then
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and config.getoption("numprocesses", None):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need etcd are skipped if there is none, and fail if one is demanded, as in CI. Those that run torchrun
+    itself are run by `scripts/test --torch`."""
+    if not os.environ.get("SOFTRUN_TORCHRUN"):
+        items[:] = [item for item in items if not item.get_closest_marker("torchrun")]
     if shutil.which("etcd") is None and not os.environ.get("SOFTRUN_REQUIRE_ETCD"):
         for item in items:
             if item.get_closest_marker("etcd"):
                 item.add_marker(pytest.mark.skip(reason="there is no etcd here: scripts/etcd --install"))
+    if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
+        durations = json.loads(DURATIONS.read_text())  # `scripts/test --all --keep-durations` writes it
+        items.sort(key=lambda item: -durations.get(name_of(item), 0.0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that hangs shows where all of its processes are, before they are ended."""
+    report = yield
+    if report.failed and call.excinfo is not None and is_hang(call.excinfo.value):
+        directory = getattr(item, "funcargs", {}).get("tmp_path")
+        report.sections.append(("processes and logs", processes_and_logs(directory)))
+    return report
+
+
+def name_of(item: pytest.Item) -> str:
+    """As pytest's file of results has it."""
+    file, _, test = item.nodeid.partition("::")
+    return f"{file.removesuffix('.py').replace('/', '.')}::{test}"
 
 
 @pytest.fixture(scope="session")

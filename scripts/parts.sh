@@ -1,0 +1,11 @@
+# shellcheck shell=bash
+# To be sourced. `part COMMAND ARGS…` runs a command; how long each took is told at the end of the script.
+parts=()
+part() {
+  local began=$SECONDS
+  "$@"
+  parts+=("$(printf '%5d s  %s' $((SECONDS - began)) "$*")")
+}
+tell_parts() {
+  [ ${#parts[@]} -eq 0 ] || printf '%s\n' "" "$1:" "${parts[@]}"
+}
