@@ -41,7 +41,7 @@ def three(tmp_path: Path) -> Iterator[LocalEtcd]:
 
 def nodes(cluster: LocalCluster, start: Start, etcd: LocalEtcd, *flags: str, trainer: str = "reduce.py") -> list[Node]:
     started = [
-        start(name, trainer, "100000", "0.01", nproc=1, backend=("etcd3", etcd.endpoint), flags=flags) for name in "abc"
+        start(name, trainer, "100000", "0.02", nproc=1, backend=("etcd3", etcd.endpoint), flags=flags) for name in "abc"
     ]
     cluster.wait_for_steps(3)
     return started
@@ -71,7 +71,7 @@ def the_rest_goes_on(cluster: LocalCluster, killed: Node) -> float:
 def test_any_node_may_die_the_first_one_too(cluster: LocalCluster, start: Start, own: LocalEtcd) -> None:
     a, b, _ = nodes(cluster, start, own)
     the_rest_goes_on(cluster, a)
-    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", own.endpoint))
+    d = start("d", "reduce.py", "100000", "0.02", nproc=1, backend=("etcd3", own.endpoint))
     cluster.wait_for_steps(3, after=time.monotonic())
     the_rest_goes_on(cluster, b)
     assert d.process.poll() is None
@@ -111,7 +111,7 @@ def test_etcd_is_away_and_no_step_is_lost(cluster: LocalCluster, start: Start, t
     assert no_step_was_lost([s for s in cluster.steps() if s.mono > at], before)
     assert a.output().count("etcd cannot be reached") == 1
 
-    d = start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", three.endpoint))
+    d = start("d", "reduce.py", "100000", "0.02", nproc=1, backend=("etcd3", three.endpoint))
     assert before < newest(cluster.wait_for_steps(4, after=time.monotonic())), "and the job can change again"
     assert d.process.poll() is None
 
@@ -163,7 +163,7 @@ def test_a_member_of_etcd_is_lost_and_nobody_notices(cluster: LocalCluster, star
     before = newest(cluster.steps())
     at = time.monotonic()
     three.kill((three.leader() + 1) % 3)
-    start("d", "reduce.py", "100000", "0.01", nproc=1, backend=("etcd3", three.endpoint))
+    start("d", "reduce.py", "100000", "0.02", nproc=1, backend=("etcd3", three.endpoint))
     grown = cluster.wait_for_steps(4, after=at)
     assert before < newest(grown)
 

@@ -46,7 +46,7 @@ def three_nodes(
 
 
 def test_a_node_is_killed_and_the_survivors_go_on_in_their_processes(cluster: LocalCluster, start: Start) -> None:
-    a, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.005", nproc=2)
+    a, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.02", nproc=2)
     before = newest(cluster.steps())
     survivors = before - set(b.family())
     at = b.kill()
@@ -54,7 +54,7 @@ def test_a_node_is_killed_and_the_survivors_go_on_in_their_processes(cluster: Lo
     after = cluster.wait_for_steps(4, after=at)
     assert newest(after) == survivors
 
-    start("d", "reduce.py", "100000", "0.005")
+    start("d", "reduce.py", "100000", "0.02")
     grown = cluster.wait_for_steps(6, after=time.monotonic())
     assert survivors < newest(grown), "the survivors live through the growth, too"
     ranks = {s.pid: s.rank for s in grown if s.round == grown[-1].round}
@@ -66,7 +66,7 @@ def test_a_node_is_killed_and_the_survivors_go_on_in_their_processes(cluster: Lo
 
 @pytest.mark.slow
 def test_the_leader_is_killed_and_another_node_leads(cluster: LocalCluster, start: Start) -> None:
-    a, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.005", flags=("--max_restarts=3",))
+    a, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.02", flags=("--max_restarts=3",))
     # A failure of its workers makes the first node a newcomer, and b the leader.
     at = kill_worker_of(a, cluster.steps())
     cluster.wait_for_steps(3, after=at)
@@ -78,7 +78,7 @@ def test_the_leader_is_killed_and_another_node_leads(cluster: LocalCluster, star
 
 
 def test_a_worker_is_killed_and_only_its_node_restarts(cluster: LocalCluster, start: Start) -> None:
-    _, b, _ = three_nodes(cluster, start, "reduce.py", "100000", "0.005", nproc=2, flags=("--max_restarts=1",))
+    _, b, _ = three_nodes(cluster, start, "reduce.py", "100000", "0.02", nproc=2, flags=("--max_restarts=1",))
     steps = cluster.steps()
     others = newest(steps) - workers_of(b, steps)
     at = kill_worker_of(b, steps)
@@ -96,7 +96,7 @@ def test_a_worker_is_killed_and_only_its_node_restarts(cluster: LocalCluster, st
 @pytest.mark.slow
 def test_replace_restarts_only_the_worker_that_failed(cluster: LocalCluster, start: Start) -> None:
     flags = ("--worker_failure=replace", "--max_restarts=1")
-    node = start("a", "reduce.py", "100000", "0.005", nproc=3, nnodes="1", flags=flags)
+    node = start("a", "reduce.py", "100000", "0.02", nproc=3, nnodes="1", flags=flags)
     steps = cluster.wait_for_steps(3)
     victim = min(newest(steps))
     at = time.monotonic()
@@ -109,7 +109,7 @@ def test_replace_restarts_only_the_worker_that_failed(cluster: LocalCluster, sta
 
 @pytest.mark.slow
 def test_record_goes_on_without_the_worker_that_failed(cluster: LocalCluster, start: Start) -> None:
-    node = start("a", "reduce.py", "600", "0.005", nproc=3, nnodes="1", flags=("--worker_failure=record",))
+    node = start("a", "reduce.py", "150", "0.02", nproc=3, nnodes="1", flags=("--worker_failure=record",))
     steps = cluster.wait_for_steps(3)
     victim = max(newest(steps))
     at = time.monotonic()
@@ -121,7 +121,7 @@ def test_record_goes_on_without_the_worker_that_failed(cluster: LocalCluster, st
 def test_a_worker_that_hangs_is_left_behind_and_then_replaced(cluster: LocalCluster, start: Start) -> None:
     limits = ("--soft_timeout=1", "--hard_timeout=2", "--shutdown_timeout=1")
     flags = ("--worker_failure=replace", "--max_restarts=1", *limits)
-    node = start("a", "reduce.py", "100000", "0.005", nproc=3, nnodes="1", flags=flags)
+    node = start("a", "reduce.py", "100000", "0.02", nproc=3, nnodes="1", flags=flags)
     steps = cluster.wait_for_steps(3)
     hung = min(newest(steps))
     at = time.monotonic()
@@ -135,9 +135,9 @@ def test_a_worker_that_hangs_is_left_behind_and_then_replaced(cluster: LocalClus
 
 @pytest.mark.slow
 def test_a_spare_node_is_warm_and_takes_a_lost_place_without_a_new_process(cluster: LocalCluster, start: Start) -> None:
-    a, b = (start(name, "reduce.py", "100000", "0.005", nnodes="1:2") for name in "ab")
+    a, b = (start(name, "reduce.py", "100000", "0.02", nnodes="1:2") for name in "ab")
     cluster.wait_for_steps(4)
-    c = start("c", "reduce.py", "100000", "0.005", nnodes="1:2", env={"LOGLEVEL": "INFO"})
+    c = start("c", "reduce.py", "100000", "0.02", nnodes="1:2", env={"LOGLEVEL": "INFO"})
     cluster.wait_for("its workers wait", lambda: len(asking := warm_workers(c)) == 2 and asking)
     spares, survivors = warm_workers(c), workers_of(a, cluster.steps())
     b.kill()
@@ -157,7 +157,7 @@ def warm_workers(node: Node) -> set[int]:
 
 @pytest.mark.slow
 def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalCluster, start: Start) -> None:
-    _, b, _ = three_nodes(cluster, start, "reduce.py", "100000", "0.005")
+    _, b, _ = three_nodes(cluster, start, "reduce.py", "100000", "0.02")
     orphans = descendants(b.process.pid)
     survivors = newest(cluster.steps()) - set(orphans)
     at = b.signal(signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_below_the_minimum_for_too_long_ends_with_the_rendezvous_error(cluster: 
 
 
 def test_sigterm_is_a_graceful_leave(cluster: LocalCluster, start: Start) -> None:
-    _, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.005")
+    _, b, c = three_nodes(cluster, start, "reduce.py", "100000", "0.02")
     survivors = newest(cluster.steps()) - set(c.family())
     at = c.signal(signal.SIGTERM)
     assert c.wait() == 1
@@ -234,13 +234,13 @@ def test_the_first_host_is_killed_and_then_each_other_with_replacements_between(
     cluster: LocalCluster, start: Start
 ) -> None:
     """The first host listens at the endpoint, leads, and hosts the workers' store."""
-    nodes = three_nodes(cluster, start, "reduce.py", "100000", "0.005")
+    nodes = three_nodes(cluster, start, "reduce.py", "100000", "0.02")
     for turn in range(3):
         victim = nodes.pop(0)
         survivors = newest(cluster.steps()) - set(victim.family())
         at = victim.kill()
         cluster.wait_for("recovery", lambda at=at, staying=survivors: recovery(cluster.steps(), at, staying))
-        nodes.append(start(f"r{turn}", "reduce.py", "100000", "0.005", nproc=1))
+        nodes.append(start(f"r{turn}", "reduce.py", "100000", "0.02", nproc=1))
         grown = cluster.wait_for_steps(3, after=time.monotonic())
         assert survivors < newest(grown), "one world, and the survivors keep their processes"
     assert all(node.process.poll() is None for node in nodes)
@@ -258,13 +258,13 @@ def test_the_first_host_leaves(cluster: LocalCluster, start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_flaps(cluster: LocalCluster, start: Start) -> None:
-    three_nodes(cluster, start, "reduce.py", "100000", "0.005")
+    three_nodes(cluster, start, "reduce.py", "100000", "0.02")
     flapping = cluster.nodes[2]
     survivors = newest(cluster.steps()) - set(flapping.family())
     for turn in range(3):
         flapping.kill()
         at = time.monotonic()
-        flapping = start(f"c{turn}", "reduce.py", "100000", "0.005", nproc=1)
+        flapping = start(f"c{turn}", "reduce.py", "100000", "0.02", nproc=1)
         assert survivors < newest(cluster.wait_for_steps(3, after=at))
 
 

@@ -41,8 +41,8 @@ pytestmark = [
 ]
 
 SEED = 20_240_101
-LINES = 3000
-REFUSED, TAKEN = 30, 10  # of the sample
+LINES = 1500
+REFUSED, TAKEN = 10, 3  # of the sample
 SLOWEST_S = 60.0
 PROCESS_SLOWEST_S = 60.0
 

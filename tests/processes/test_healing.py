@@ -14,7 +14,7 @@ from local_cluster import LocalCluster, Node, send
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
-SIZE, STEPS = 4, 600
+SIZE, STEPS = 4, 200
 RANKS = range(SIZE)
 FLAGS = ("--worker_failure=replace", "--max_restarts=1000")
 

@@ -56,7 +56,7 @@ class Job:
 
     def start(self, host: str) -> None:
         """Start a node there, or start one again."""
-        command = softrun_command(*self._flags, script=TRAINERS / self._trainer, args=("100000", "0.01"))
+        command = softrun_command(*self._flags, script=TRAINERS / self._trainer, args=("100000", "0.02"))
         # gloo takes the address that the name of this machine has, unless it is told the interface.
         env = {"GLOO_SOCKET_IFNAME": "eth0"}
         name = f"{host}-{len(self._cluster.nodes)}"

@@ -1,7 +1,7 @@
 """Groups are built again and again by env://, as unmodified trainers do, and never from stale addresses.
 
 torchrun's workers of a restart can read what an earlier one left in the store (pytorch#135712). The workers here are
-forked from their agent, so that fifty restarts take seconds.
+forked from their agent, so that twenty restarts take seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from local_cluster import LocalCluster, Node, free_port
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
-TIMES = 50
+TIMES = 20
 FORKED = ("--run_path", "--start_method=fork", "--max_restarts=1000", "--rdzv_conf=last_call_timeout=0.3")
 
 
@@ -45,7 +45,7 @@ def newest_world(met: Path) -> int:
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_135712_hard_restarts_meet_fifty_times(cluster: LocalCluster, start: Start, met: Path, backend: str) -> None:
+def test_135712_hard_restarts_meet_twenty_times(cluster: LocalCluster, start: Start, met: Path, backend: str) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
 
     def node(name: str, place: int) -> Node:
@@ -69,7 +69,7 @@ def test_135712_hard_restarts_meet_fifty_times(cluster: LocalCluster, start: Sta
     }
 
 
-def test_soft_restarts_meet_fifty_times(cluster: LocalCluster, start: Start, met: Path) -> None:
+def test_soft_restarts_meet_twenty_times(cluster: LocalCluster, start: Start, met: Path) -> None:
     flags = (*FORKED, "--worker_failure=replace")
     node = start("a", "meet_again.py", str(met), str(TIMES), nproc=3, nnodes="1", flags=flags)
     wait_for_worlds(cluster, met)

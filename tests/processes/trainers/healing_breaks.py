@@ -47,7 +47,7 @@ state = softrun.State(model=model, optimizer=torch.optim.SGD(model.parameters(),
 for world in softrun.worlds(state=state):
     with world.process_group():
         pieces = 0
-        while state.step < 300 or world.world_size < 3:
+        while state.step < 60 or world.world_size < 3:
             state.optimizer.zero_grad()
             model(torch.ones(1, 1000)).square().mean().backward()
             for parameter in model.parameters():
