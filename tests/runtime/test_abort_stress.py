@@ -22,6 +22,7 @@ from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.groups import leave_groups
 from softrun.runtime.groups.sockets import open_sockets
 
+BUILT, FAILED = 3, 20
 enough = multiprocessing.get_context("fork").Event()
 
 
@@ -32,7 +33,7 @@ def be_stressed(me: Me) -> tuple[int, int]:
 
     def abort_often() -> None:
         pauses = random.Random(me.rank)
-        while not ended.wait(pauses.choices([0.0, 0.001, 0.1, 2.0], [5, 5, 5, 1])[0] * pauses.random()):
+        while not ended.wait(pauses.choices([0.0, 0.001, 0.1, 2.0], [5, 5, 5, 3])[0] * pauses.random()):
             abort_all()
 
     aborting = threading.Thread(target=abort_often, daemon=True)
@@ -50,7 +51,7 @@ def be_stressed(me: Me) -> tuple[int, int]:
                 failed += 1
             leave_groups(in_trouble=bool(failed % 2))
             distributed_c10d._world.group_count = 0
-            if built >= 5 and failed >= 20:
+            if built >= BUILT and failed >= FAILED:
                 enough.set()
         ended.set()
         aborting.join(PATIENCE_S)
@@ -62,7 +63,7 @@ def be_stressed(me: Me) -> tuple[int, int]:
 def test_aborting_all_the_time_while_groups_are_built_used_and_left() -> None:
     counts = run(be_stressed, 2)
     print(counts, "times built and used, and times not")
-    assert any(built >= 5 and failed >= 20 for built, failed in counts)
+    assert any(built >= BUILT and failed >= FAILED for built, failed in counts)
 
 
 REBUILDS = 200
