@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Generator, Iterator
@@ -70,6 +71,15 @@ def name_of(item: pytest.Item) -> str:
     """As pytest's file of results has it."""
     file, _, test = item.nodeid.partition("::")
     return f"{file.removesuffix('.py').replace('/', '.')}::{test}"
+
+
+@pytest.fixture(autouse=True)
+def _logging_begins_afresh() -> None:
+    """A launcher that a test has run in this process writes softrun's log to what was standard error then."""
+    logger = logging.getLogger("softrun")
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 @pytest.fixture(scope="session")

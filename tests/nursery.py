@@ -64,7 +64,8 @@ class Nursery:
                 raise AssertionError("a test has changed what Python or torch reads in the environment, for all others")
             return begin(command, env, log)
         log.write_bytes(b"")
-        ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # what a process inherits
+        # What a process inherits; the tests interrupt workers, whatever shell started pytest.
+        ignores = words[0] != "-c" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._begun += 1
         order = {
             "number": self._begun,
