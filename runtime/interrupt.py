@@ -5,17 +5,20 @@ signals can interrupt, such as `time.sleep`, a lock or a read; an exception that
 (`PyThreadState_SetAsyncExc`) does not. The handler also sees where it runs: it raises nothing outside the scope, in an
 atomic block, or in a clean-up that the last exception has caused, unless that clean-up takes too long. Nor where a lock
 that others need would stay locked (`with condition` takes its lock in a function, and the block begins behind it), or
-where an event of the channel was read and not yet kept.
+where an event of the channel was read and not yet kept, or where a module is imported: half of `torch._dynamo`, which
+torch imports when it is first needed, would be all that later runs find.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib._bootstrap
 import logging
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -32,6 +35,8 @@ SIGNAL = signal.SIGURG
 AGAIN_S = 0.02
 MOST_PUT_OFF = 50
 """How often a run is spared because of where it is: at a lock that nobody gives back it would be for ever."""
+MOST_PUT_OFF_IMPORTING = 1500
+"""The same where it imports a module, so half a minute: a module that trains while it is imported does so for long."""
 
 Result = TypeVar("Result")
 
@@ -59,7 +64,7 @@ class Interrupt:
         self._requested = 0
         self._reason = ""  # of the newest request
         self._way = ""  # the code path to where it was last raised in this run
-        self._put_off = 0  # how often this run was spared because of where it was
+        self._put_off = Counter[int]()  # how often this run was spared because of where it was, by how often it may be
         self._blocks = 0  # how many atomic blocks the main thread is in
         self._left = threading.Event()
         self._lock = threading.RLock()  # held by atomic blocks and by aborts
@@ -138,7 +143,8 @@ class Interrupt:
         thread.join()
 
     def _forget_the_last(self) -> None:
-        self._way, self._raised_at, self._put_off = "", inf, 0
+        self._way, self._raised_at = "", inf
+        self._put_off.clear()
         self._left.clear()
 
     def _is_due(self) -> bool:
@@ -150,8 +156,8 @@ class Interrupt:
             if callable(self._before):
                 self._before(signum, frame)
             return
-        if _is_delicate(frame) and self._put_off < MOST_PUT_OFF:
-            self._put_off += 1  # the signal comes again
+        if self._put_off[most := _most_put_off(frame)] < most:
+            self._put_off[most] += 1  # the signal comes again
             return
         if self._is_being_handled():
             if time.monotonic() < self._raised_at + self.patience_s:
@@ -181,30 +187,42 @@ _WAIT = threading.Condition.wait.__code__
 _AT_A_LOCK = {
     vars(threading.Condition)[name].__code__ for name in ("__enter__", "__exit__", "_release_save", "_acquire_restore")
 }
-_WITH_LOCKS = {logging.Logger.handle.__code__.co_filename, "<frozen importlib._bootstrap>"}
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+_WITH_LOCKS = {logging.Logger.handle.__code__.co_filename, _IMPORT.co_filename}
 
 
-def _is_delicate(frame: FrameType | None) -> bool:
-    """Whether an exception here may leave a lock behind that others need, or lose an event of the channel."""
+def _most_put_off(frame: FrameType | None) -> int:
+    """How often an exception here is put off: it may leave a lock behind that others need, or half of a module, or lose
+    an event of the channel."""
+    places = list(_frames_of_run(frame))
+    if any(place.f_code is _IMPORT for place in places):
+        return MOST_PUT_OFF_IMPORTING
     if frame is None or frame.f_code is Line.ask.__code__:
-        return False  # who waits for a reply may lose it: the next call has another number
+        return 0  # who waits for a reply may lose it: the next call has another number
     if frame.f_code is _WAIT:
-        return "saved_state" not in frame.f_locals  # else it waits, and takes its lock again whatever happens
+        return 0 if "saved_state" in frame.f_locals else MOST_PUT_OFF  # who waits takes its lock again whatever happens
     if frame.f_code in _AT_A_LOCK or frame.f_code.co_filename in _WITH_LOCKS:
-        return True
-    place: FrameType | None = frame
-    while place is not None and place.f_code is not Interrupt.run.__code__:
-        if place.f_globals.get("__name__", "").startswith("softrun.runtime.channel."):
-            return True
-        place = place.f_back
-    return False
+        return MOST_PUT_OFF
+    is_at_the_channel = any(_module(place).startswith("softrun.runtime.channel.") for place in places)
+    return MOST_PUT_OFF if is_at_the_channel else 0
+
+
+def _frames_of_run(frame: FrameType | None) -> Iterator[FrameType]:
+    """That frame, and those around it that the run consists of."""
+    while frame is not None and frame.f_code is not Interrupt.run.__code__:
+        yield frame
+        frame = frame.f_back
 
 
 def _way(frame: FrameType | None) -> str:
     """The code path from the run to that frame, without this package's own frames."""
-    places: list[str] = []
-    while frame is not None and frame.f_code is not Interrupt.run.__code__:
-        if not frame.f_globals.get("__name__", "").startswith(("softrun.", "contextlib")):
-            places.insert(0, f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
-        frame = frame.f_back
-    return " > ".join(places)
+    places = [
+        f"{place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_name}"
+        for place in _frames_of_run(frame)
+        if not _module(place).startswith(("softrun.", "contextlib"))
+    ]
+    return " > ".join(reversed(places))
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import gc
+import importlib
 import io
 import logging
 import queue
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,4 +155,48 @@ def test_a_lock_that_nobody_gives_back_holds_no_run_for_ever() -> None:
         with pytest.raises(RestartRequest):
             interrupt.run(work, 0)
         requested.join()
-        assert interrupt._put_off == MOST_PUT_OFF
+        assert interrupt._put_off == {MOST_PUT_OFF: MOST_PUT_OFF}
+
+
+def test_a_module_is_imported_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of torch._dynamo, which an optimizer imports when it is made, would be all that later imports find."""
+    (tmp_path / "lazy.py").write_text("import signals\nsignals.await_two()\nIS_WHOLE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    imported: list[bool] = []
+    with Interrupt() as interrupt:
+        requested = threading.Thread(target=interrupt.request, args=(1, lambda: None))
+
+        def await_two() -> None:
+            requested.start()
+            wait_until(lambda: sum(interrupt._put_off.values()) > 1, "two signals while a module is imported")
+
+        monkeypatch.setitem(sys.modules, "signals", SimpleNamespace(await_two=await_two))
+
+        def work() -> None:
+            imported.append(importlib.import_module("lazy").IS_WHOLE)
+            threading.Event().wait()
+
+        with pytest.raises(RestartRequest):
+            interrupt.run(work, 0)
+        requested.join()
+    assert imported == [True]
+
+
+def test_a_module_that_trains_while_it_is_imported_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt_module, "MOST_PUT_OFF_IMPORTING", 3)
+    (tmp_path / "trains.py").write_text("import threading\nthreading.Event().wait()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Interrupt() as interrupt:
+
+        def request() -> None:
+            wait_until(lambda: "trains" in sys.modules, "the import")
+            interrupt.request(1, lambda: None)
+
+        requested = threading.Thread(target=request)
+        requested.start()
+        with pytest.raises(RestartRequest):
+            interrupt.run(lambda: importlib.import_module("trains"), 0)
+        requested.join()
+        assert interrupt._put_off[3] == 3
