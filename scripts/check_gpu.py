@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpu_suite import alone, jobs
@@ -37,7 +37,7 @@ CHECKS: dict[str, Callable[[Setting], Found]] = {
 }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/check_gpu", description=__doc__)
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl", help="gloo: the same on the CPU")
     parser.add_argument("--ranks", type=int, help="the GPUs, at most 4; 4 where there is one, or with gloo")
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="for all of it; no check begins later")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there, too")
     parser.add_argument("--checks", metavar="WORD", nargs="+", help="only those with one of these words in their name")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     end_in_order_on_sigterm()
     if args.backend == "nccl" and (lack := what_is_lacking()):
         print(f"check_gpu: nothing was checked, {lack}; --backend gloo runs the same on the CPU")

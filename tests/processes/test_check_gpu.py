@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import check_gpu
+import measuring
 import pytest
 import torch
 from check_gpu import CHECKS
+from nursery import Nursery
+
+from local_cluster import LocalCluster
 
 pytestmark = pytest.mark.processes
 
@@ -32,13 +38,24 @@ def check(*args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "words"), HALVES)
-def test_the_checks_pass_on_the_cpu(tmp_path: Path, ranks: str, words: list[str]) -> None:
+def test_the_checks_pass_on_the_cpu(
+    tmp_path: Path,
+    nursery: Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    ranks: str,
+    words: list[str],
+) -> None:
+    """In this process: a script of its own would start ranks and launchers without the nursery."""
+    monkeypatch.setattr(measuring, "LocalCluster", partial(LocalCluster, begin=nursery.begin))
+    monkeypatch.setattr(check_gpu, "end_in_order_on_sigterm", lambda: None)
     told = tmp_path / "told.json"
-    done = check("--backend", "gloo", "--ranks", ranks, "--json", str(told), "--checks", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code = check_gpu.main(["--backend", "gloo", "--ranks", ranks, "--json", str(told), "--checks", *words])
+    printed = capfd.readouterr()
+    assert code == 0, printed
     found = {one["check"]: one for one in json.loads(told.read_text())["checks"]}
     assert {name for name, one in found.items() if one["outcome"] == "ok"} == found.keys() - ONLY_ON_A_GPU
-    assert all(f"| {name} | {one['outcome']} |" in done.stdout for name, one in found.items())
+    assert all(f"| {name} | {one['outcome']} |" in printed.out for name, one in found.items())
     if "a recovery" in words:
         parts = found["the parts of a recovery"]["figures"]
         assert parts.keys() == {"detect_ms", "agree_ms", "abort_ms", "rebuild_ms", "first_step_ms"}

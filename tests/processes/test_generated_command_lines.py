@@ -42,6 +42,7 @@ pytestmark = [
 
 SEED = 20_240_101
 LINES = 1500
+TESTS = Path(__file__).parents[1]
 REFUSED, TAKEN = 10, 3  # of the sample
 SLOWEST_S = 60.0
 PROCESS_SLOWEST_S = 60.0
@@ -330,8 +331,13 @@ def test_each_is_taken_or_refused_in_one_line(ran: list[tuple[Line, int, str]]) 
 
 
 ZYGOTE = """
-import json, os, sys
-import softrun.agent.cli, softrun.agent.launch
+import json, os, sys, tempfile
+_, tests, temporary = sys.argv
+sys.path.insert(0, tests)
+import nursery_main
+nursery_main.preload()
+del sys.path[0]
+os.environ["TMPDIR"] = tempfile.tempdir = temporary
 from softrun.__main__ import main
 for order in sys.stdin:
     argv, env, here, out = json.loads(order)
@@ -350,9 +356,9 @@ for order in sys.stdin:
 @pytest.fixture
 def zygote(place: Place) -> Iterator[subprocess.Popen[str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-    environment.update(OMP_NUM_THREADS="1", TMPDIR=str(place.temporary), RES_OPTIONS="timeout:1 attempts:1")
+    environment.update(OMP_NUM_THREADS="1", RES_OPTIONS="timeout:1 attempts:1")
     with subprocess.Popen(
-        [sys.executable, "-c", ZYGOTE],
+        [sys.executable, "-c", ZYGOTE, str(TESTS), str(place.temporary)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -383,6 +389,7 @@ def runs_alone(line: Line, place: Place) -> bool:
     return place.names["script"] in line.argv and not any(part in word for word in words for part in risky)
 
 
+@pytest.mark.slow
 def test_a_sample_as_processes(ran: list[tuple[Line, int, str]], place: Place, zygote: subprocess.Popen[str]) -> None:
     rng = random.Random(SEED)
     refused = [each for each in ran if each[1] and "LOGLEVEL" not in each[0].env]
