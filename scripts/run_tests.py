@@ -3,8 +3,8 @@
 If it fails again, the run has failed. If it passes, it is listed at the end with its first traceback: it is a bug, in
 the test or in softrun, until somebody has explained it. More than three of them fail the run too.
 
-With --keep-durations first, a run without failures writes how long its tests took to `tests/durations.json`: the next
-ones start with the longest.
+With `--keep-durations FILE` first, a green run writes there how long its tests took, so that the next ones can start
+with the longest (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    import pytest
 
 FAILED = 1
 """pytest's exit code if tests have failed."""
@@ -24,35 +28,40 @@ TRACEBACK_LINES = 80
 SLOWEST = 20
 KEPT_S = 1.0
 """Tests that take less are not worth an order."""
-DURATIONS = Path(__file__).resolve().parents[1] / "tests" / "durations.json"
 RULE = "=" * 120
 
 
 def main(arguments: list[str]) -> int:
-    keeps = arguments[:1] == ["--keep-durations"]
-    arguments = arguments[keeps:]
+    kept_in = None
+    if arguments[:1] == ["--keep-durations"]:
+        kept_in, arguments = Path(arguments[1]), arguments[2:]
     with TemporaryDirectory(prefix="softrun-tests-") as folder:
         # A cache of its own: failures of earlier runs must not be run again.
         pytest = [sys.executable, "-m", "pytest", *arguments, "-o", f"cache_dir={folder}/cache"]
         first, second = Path(folder, "first.xml"), Path(folder, "second.xml")
         code = subprocess.run([*pytest, f"--durations={SLOWEST}", f"--junitxml={first}"], check=False).returncode
-        if not code and keeps:
+        if code == FAILED:
+            code = run_again(pytest, first, second)
+        if not code and kept_in is not None:
             kept = {name: took for name, took in sorted(durations(first).items()) if took >= KEPT_S}
-            DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
-        if code != FAILED:
-            return code
-        failed = {name: text for name, text in outcomes(first).items() if text}
-        if len(failed) > MOST_RUN_AGAIN:
-            print(f"{len(failed)} tests failed: too many to run each once more, alone", flush=True)
-            return FAILED
-        print(f"\nwhat failed among others is run once more, alone: {len(failed)}", flush=True)
-        alone = ["-n", "0", "--last-failed", "--last-failed-no-failures=none", f"--junitxml={second}"]
-        code = subprocess.run([*pytest, *alone], check=False).returncode
-        if code not in (0, FAILED):
-            return code
-        lines, is_green = verdict(failed, outcomes(second))
-        print("\n".join(lines), flush=True)
-        return 0 if is_green else FAILED
+            kept_in.write_text(json.dumps(kept, indent=0) + "\n")
+        return code
+
+
+def run_again(pytest: list[str], first: Path, second: Path) -> int:
+    """Run what failed in the first run, alone, and say what comes of it. Returns the exit code."""
+    failed = {name: text for name, text in outcomes(first).items() if text}
+    if len(failed) > MOST_RUN_AGAIN:
+        print(f"{len(failed)} tests failed: too many to run each once more, alone", flush=True)
+        return FAILED
+    print(f"\nwhat failed among others is run once more, alone: {len(failed)}", flush=True)
+    alone = ["-n", "0", "--last-failed", "--last-failed-no-failures=none", f"--junitxml={second}"]
+    code = subprocess.run([*pytest, *alone], check=False).returncode
+    if code not in (0, FAILED):
+        return code
+    lines, is_green = verdict(failed, outcomes(second))
+    print("\n".join(lines), flush=True)
+    return 0 if is_green else FAILED
 
 
 def outcomes(results: Path) -> dict[str, str]:
@@ -65,10 +74,21 @@ def outcomes(results: Path) -> dict[str, str]:
     return found
 
 
+def name_of(item: pytest.Item) -> str:
+    """What a file of results calls a test."""
+    place, bracket, parameters = item.nodeid.partition("[")
+    file, *names = place.split("::")
+    module = file.removesuffix(".py").replace("/", ".")
+    return f"{'.'.join([module, *names[:-1]])}::{names[-1]}{bracket}{parameters}"
+
+
 def durations(results: Path) -> dict[str, float]:
-    """Of each test in such a file the seconds that it took, set-up and tear-down included."""
-    cases = ElementTree.parse(results).iter("testcase")
-    return {f"{case.get('classname', '')}::{case.get('name', '')}": float(case.get("time", 0)) for case in cases}
+    """Of each test in such a file that did not fail the seconds that it took, set-up and tear-down included."""
+    took = {
+        f"{case.get('classname', '')}::{case.get('name', '')}": float(case.get("time", 0))
+        for case in ElementTree.parse(results).iter("testcase")
+    }
+    return {name: took[name] for name, text in outcomes(results).items() if not text}
 
 
 def verdict(failed: dict[str, str], alone: dict[str, str]) -> tuple[list[str], bool]:

@@ -12,6 +12,7 @@ import torch
 from hangs import is_hang, processes_and_logs
 from hypothesis import settings
 from nursery import Nursery
+from run_tests import name_of
 
 from local_etcd import LocalEtcd
 
@@ -65,12 +66,6 @@ def pytest_runtest_makereport(
         directory = getattr(item, "funcargs", {}).get("tmp_path")
         report.sections.append(("processes and logs", processes_and_logs(directory)))
     return report
-
-
-def name_of(item: pytest.Item) -> str:
-    """As pytest's file of results has it."""
-    file, _, test = item.nodeid.partition("::")
-    return f"{file.removesuffix('.py').replace('/', '.')}::{test}"
 
 
 @pytest.fixture(autouse=True)

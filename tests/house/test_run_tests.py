@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,12 +32,33 @@ def test_passes():
 """
 
 
-def run(folder: Path, **sources: str) -> tuple[int, str]:
+LONG = """
+import time
+import pytest
+
+@pytest.mark.parametrize("what", ["a", "b/c.py::d[e]"])
+def test_takes_a_second(what):
+    time.sleep(1)
+
+class TestIn:
+    def test_class(self):
+        time.sleep(1)
+"""
+NAMES = """
+from run_tests import name_of
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        (config.rootpath / "names").write_text("\\n".join(map(name_of, items)))
+"""
+
+
+def run(folder: Path, *flags: str, **sources: str) -> tuple[int, str]:
     for name, source in sources.items():
         (folder / f"test_{name}.py").write_text(source)
-    (folder / "pytest.ini").touch()  # these are not the project's tests
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'scripts'}\n")  # not the project's tests
     run = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "run_tests.py", "-n", "2", "."],
+        [sys.executable, ROOT / "scripts" / "run_tests.py", *flags, "-n", "2", "."],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -70,6 +92,20 @@ def test_a_run_without_failures_is_not_repeated(tmp_path: Path) -> None:
     code, output = run(tmp_path, well=WELL)
     assert code == 0
     assert "alone" not in output
+
+
+@pytest.mark.slow
+def test_durations_are_kept_by_the_names_that_order_the_tests(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    folder = tmp_path / "some" / "folder"
+    folder.mkdir(parents=True)
+    (tmp_path / "conftest.py").write_text(NAMES)
+    (folder / "test_long.py").write_text(LONG)
+    code, output = run(tmp_path, "--keep-durations", str(kept), once=ONCE)
+    assert code == 0, output
+    names = (tmp_path / "names").read_text().splitlines()
+    assert json.loads(kept.read_text()).keys() == {name for name in names if "once" not in name}
+    assert len(names) == 4
 
 
 def test_more_than_a_few_that_pass_only_alone_fail_the_run() -> None:
