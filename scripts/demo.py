@@ -31,7 +31,7 @@ ACCURACY = 0.95
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo")
-    parser.add_argument("--steps", type=int, default=2000, help="of the whole training")
+    parser.add_argument("--steps", type=int, default=1000, help="of the whole training")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds after each step, to have time to watch")
     parser.add_argument("--picture", type=Path, default=Path("recovery.png"), help="where to draw the recovery")
     args = parser.parse_args()
