@@ -36,7 +36,7 @@ EXAMPLES = {  # what it needs beside torch, and what two workers write at their 
     "own_policy/own_policy.py": ("torch", r"rank [01]: step 100, largest error \d\.\de-0[4-9]"),
 }
 ONE_LINE = ("train_digits.py", "live_workers.py", "live_train.py")  # the proof is written by one worker
-QUICK = ("first_job.py", "train_digits.py", "live_workers.py", "launch_from_program.py")
+QUICK = ("first_job.py", "train_digits.py", "live_workers.py")
 KILLED = ("live_workers.py", "live_train.py")
 """One of their two workers is killed when they have taken some steps."""
 FURTHER = {

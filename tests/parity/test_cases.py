@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 #: One case for each thing that is compared, and for each way in which a job starts and ends.
 QUICK = {
     "two_workers", "rdzv_conf", "static", "every_default_from_the_environment", "abbreviations", "arguments", "module",
-    "run_path", "redirects_by_rank", "tee_of_all", "restarts_and_fails", "one_fails", "one_is_killed", "one_raises",
+    "redirects_by_rank", "tee_of_all", "restarts_and_fails", "one_fails", "one_is_killed", "one_raises",
     "no_such_script", "help",
 }  # fmt: skip
 

@@ -123,7 +123,7 @@ def test_all_nodes_are_told(job: Job, nnodes: str, apart: int) -> None:
     nodes[1].signal(signal.SIGTERM)
     assert [node.wait() for node in nodes] == [RESUME, RESUME], nodes[0].output() + nodes[1].output()
     nodes = job.run(nodes=2, nnodes=nnodes)
-    assert [node.wait() for node in nodes] == [0, 0]
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].output() + nodes[1].output()
     job.check()
 
 
@@ -133,7 +133,7 @@ def test_one_node_is_told_and_the_others_are_too_few(job: Job) -> None:
     nodes[1].signal(signal.SIGTERM)
     assert [node.wait() for node in nodes] == [RESUME, RESUME], nodes[0].output() + nodes[1].output()
     nodes = job.run(nodes=2, nnodes="2")
-    assert [node.wait() for node in nodes] == [0, 0]
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].output() + nodes[1].output()
     job.check()
 
 

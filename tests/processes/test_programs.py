@@ -100,7 +100,6 @@ def test_two_that_had_the_same_rank_both_have_a_place() -> None:
     assert _by_rank({1: "b", 0: "a"}, ended) == {0: "b", 2: "a"}, "who is named first has the rank"
 
 
-@pytest.mark.slow
 def work_until_told(directory: Path) -> None:
     def save(leave: Leave) -> None:
         (directory / f"saved-{os.environ['RANK']}").write_text(f"{leave.reason}, {leave.step} steps")
@@ -115,6 +114,7 @@ def work_until_told(directory: Path) -> None:
                 world.check(step)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_end_is_a_preempted_error(tmp_path: Path) -> None:
     with pytest.raises(PreemptedError, match=r"^the job was told to end \(signal 15\)") as raised:
         launch_agent(config(shutdown_timeout=60), work_until_told, [tmp_path])
@@ -124,6 +124,7 @@ def test_a_job_that_is_told_to_end_is_a_preempted_error(tmp_path: Path) -> None:
     assert first.startswith("signal 15, ")
 
 
+@pytest.mark.slow
 def test_nobodys_result_is_lost_where_two_had_the_same_rank(tmp_path: Path) -> None:
     """Where the first is done before the second fails, each has been rank 0, the second alone in the next world."""
     again = config(max_restarts=1, restart_policy=RestartPolicy.HARD)

@@ -15,7 +15,7 @@ from local_cluster import LocalCluster, Node, send, shown_by
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 Start = Callable[..., Node]
-STEPS, EVERY = 200, 10
+STEPS, EVERY = 150, 10
 FLAGS = ("--worker_failure=replace", "--max_restarts=20")
 
 
@@ -54,8 +54,7 @@ def trained(cluster: LocalCluster, since: int, steps: int, size: int) -> list[in
     return sorted(done) if len(done) == size and min(done.values()) >= steps else []
 
 
-@pytest.mark.parametrize("kind", ["replicated", "sharded"])
-@pytest.mark.parametrize("policy", ["soft", "hard"])
+@pytest.mark.parametrize(("policy", "kind"), [("hard", "replicated"), ("soft", "sharded")])
 def test_workers_that_all_start_again_go_on_from_memory(
     cluster: LocalCluster,
     start: Start,

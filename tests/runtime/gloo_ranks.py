@@ -141,7 +141,7 @@ def store_and_ranks(body: Callable[[Me], None], size: int) -> Iterator[tuple[Ran
         for rank in range(size):
             started.append(Rank(body, rank, size, port))
         yield keeper, started[1:]
-    except AssertionError:
+    except (AssertionError, TimeoutError):
         for one in started[1:]:
             one.show_stacks()
         raise

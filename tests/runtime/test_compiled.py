@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -65,6 +66,7 @@ def compile_in_many_worlds(me: Me) -> int:
     return stays.count
 
 
+@pytest.mark.slow
 def test_no_compiled_function_keeps_the_ranks_of_the_last_world() -> None:
     assert run(compile_in_many_worlds, 2) == [1, 1]
 

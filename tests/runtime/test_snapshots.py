@@ -151,6 +151,7 @@ def test_all_ranks_that_begin_again_go_on_from_the_newest(nodes: list[str]) -> N
     assert run(work, 4) == [(True, 10, "step 9", True)] * 4
 
 
+@pytest.mark.slow
 def test_what_is_copied_aside_is_of_the_step_of_the_snapshot(nodes: list[str]) -> None:
     """The optimizer goes on at once, and a buffer that a forward pass changes was copied before."""
 

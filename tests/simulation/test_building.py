@@ -51,7 +51,7 @@ def run(
 
 
 @pytest.mark.parametrize("failure", ["replace", "no-replace", "record"])
-@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (4, 2)])
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("dies", "exits"), [(0.1, 0.0), (0.5, 0.0), (0.5, 0.3)])
 def test_workers_that_die_while_building_come_to_a_step_or_an_end(
     dies: float, exits: float, nodes: int, workers: int, failure: str

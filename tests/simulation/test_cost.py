@@ -6,7 +6,6 @@ And that a leader need not look at all nodes at each report.
 from __future__ import annotations
 
 import hashlib
-from functools import cache
 
 import pytest
 
@@ -18,11 +17,10 @@ from softrun.agent.protocol import observations as saw
 from softrun.agent.rendezvous import decision_cache, decisions
 from softrun.agent.rendezvous.decisions import Decision
 
-FEW, MANY = 100, 300
+SIZES = [16, 100, pytest.param(300, marks=pytest.mark.slow)]
 
 
-@cache
-def costs(nodes: int, lease_s: float | None = None) -> dict[str, Cost]:
+def costs(nodes: int, lease_s: float | None) -> dict[str, Cost]:
     """By what happens; "then" is what follows. Without `lease_s` the agents keep the record themselves."""
     crowd = Crowd(nodes, lease_s)
     told = {"start": crowd.start(), "then start": crowd.settle()}
@@ -33,35 +31,30 @@ def costs(nodes: int, lease_s: float | None = None) -> dict[str, Cost]:
 
 
 @pytest.mark.parametrize("lease_s", [None, 20.0])
-@pytest.mark.parametrize("nodes", [16, FEW, MANY])
-def test_a_start_costs_a_few_operations_for_each_node(nodes: int, lease_s: float | None) -> None:
-    cost = costs(nodes, lease_s)["start"]
-    assert cost.writes == 2, "the record is made, and sealed"
-    assert cost.asked <= nodes + 2, "each tries to make the record, since there is none yet; one seals it"
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_start_costs_a_few_operations_for_each_node_and_a_change_one_write(nodes: int, lease_s: float | None) -> None:
+    told = costs(nodes, lease_s)
+    start = told["start"]
+    assert start.writes == 2, "the record is made, and sealed"
+    assert start.asked <= nodes + 2, "each tries to make the record, since there is none yet; one seals it"
     # Those that keep the record show it to each other as well, and agree on the next one.
     # The last two of each are about its workers, which have asked for their world.
-    assert cost.messages <= (11 if lease_s is None else 6) * nodes
-    assert cost.observations <= 14 * nodes
-    assert cost.most <= 4 * nodes
-
-
-@pytest.mark.parametrize("lease_s", [None, 20.0])
-@pytest.mark.parametrize("what", ["loss", "leave", "leader"])
-def test_a_change_costs_one_write_however_many_there_are(what: str, lease_s: float | None) -> None:
-    few, many = costs(FEW, lease_s), costs(MANY, lease_s)
-    for each in (few, many):
-        assert (each[what].writes, each[what].asked) == (1, 0 if lease_s is None else 1)
-        assert (each[f"then {what}"].writes, each[f"then {what}"].asked) == (0, 0)
-    for cost, then, nodes in ((few[what], few[f"then {what}"], FEW), (many[what], many[f"then {what}"], MANY)):
+    assert start.messages <= (11 if lease_s is None else 6) * nodes
+    assert start.observations <= 14 * nodes
+    assert start.most <= 4 * nodes
+    for what in ("loss", "leave", "leader"):
+        change, then = told[what], told[f"then {what}"]
+        assert (change.writes, change.asked) == (1, 0 if lease_s is None else 1)
+        assert (then.writes, then.asked) == (0, 0)
         # Where nobody was lost all are asked which step they can reach.
         most = 5 if what == "leave" else 2
         if lease_s is None:  # accept, accepted, decided; a new leader was promised its ballot with the hellos
             most += 3
-        assert cost.messages + then.messages <= most * nodes
-        assert cost.observations + then.observations <= 12 * nodes
+        assert change.messages + then.messages <= most * nodes
+        assert change.observations + then.observations <= 12 * nodes
 
 
-@pytest.mark.parametrize("nodes", [FEW, MANY])
+@pytest.mark.parametrize("nodes", SIZES)
 def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = []
     decide = decisions.decide

@@ -63,6 +63,7 @@ def train(world: World) -> None:
         total = torch.cat([sum(own, torch.zeros_like(model)), torch.tensor([(DIRECTORY / "stop").exists()])])
         dist.all_reduce(total)
         trained.copy_(torch.cat([(model * 7 + total[:-1]) % 1000003, torch.tensor([step + 1])]))
+        time.sleep(0.01)
         world.check(step + 1)
         if total[-1]:
             return
