@@ -45,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need etcd are skipped if there is none, and fail if one is demanded, as in CI. Those that run torchrun
     itself are run by `scripts/test --torch`."""
+    named_by_place = [item.nodeid for item in items if str(config.rootpath) in item.nodeid]
+    if named_by_place:
+        raise pytest.UsageError(f"{named_by_place[0]}: a test has the same name in each checkout, so give it ids")
     if not os.environ.get("SOFTRUN_TORCHRUN"):
         items[:] = [item for item in items if not item.get_closest_marker("torchrun")]
     if shutil.which("etcd") is None and not os.environ.get("SOFTRUN_REQUIRE_ETCD"):

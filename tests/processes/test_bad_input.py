@@ -23,6 +23,13 @@ from softrun.agent.store.settings import LONGEST_S
 pytestmark = pytest.mark.processes
 
 SCRIPT = str(Path(__file__).parent / "trainers" / "count.py")
+MOST_LETTERS = 40
+"""Of a word in the name of a test."""
+
+
+def in_short(args: Sequence[str]) -> str:
+    """The same name wherever the checkout is."""
+    return " ".join(Path(word).name if word == SCRIPT else word[:MOST_LETTERS] for word in args)
 
 
 def launch(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -214,7 +221,7 @@ def error_lines(args: Sequence[str], capfd: pytest.CaptureFixture[str], monkeypa
     return [line for line in capfd.readouterr().err.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("args", ERROR_LINES, ids=" ".join)
+@pytest.mark.parametrize("args", ERROR_LINES, ids=in_short)
 def test_one_line_that_names_the_thing_the_value_and_the_remedy(
     args: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +293,7 @@ WITNESS_LINES = {
 }
 
 
-@pytest.mark.parametrize("args", WITNESS_LINES, ids=" ".join)
+@pytest.mark.parametrize("args", WITNESS_LINES, ids=in_short)
 def test_a_witness_says_so_in_one_line_too(
     args: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +313,7 @@ def test_the_port_of_a_witness_is_taken(capfd: pytest.CaptureFixture[str], monke
     ]
 
 
-@pytest.mark.parametrize("args", WRONG_LINES, ids=" ".join)
+@pytest.mark.parametrize("args", WRONG_LINES, ids=in_short)
 def test_a_malformed_line_is_one_line_and_2(args: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(list(args))
