@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--restarts", type=int, default=400)
-    parser.add_argument("--every", type=int, default=100, help="how many restarts between two looks")
+    parser.add_argument("--every", type=int, default=25, help="how many restarts between two looks")
     args = parser.parse_args()
     end_in_order_on_sigterm()
     seen = restarted(args.ranks, args.restarts, args.every)
@@ -52,8 +52,8 @@ def restarted(ranks: int, restarts: int, every: int) -> list[dict[str, Any]]:
 def growth(rank: int, seen: list[dict[str, Any]]) -> float:
     """In MB, from the second look on: the first iterations fill caches. Raises SystemExit if anything else grows.
 
-    Groups are destroyed in the background, so one look may find a few more threads than another. What is left behind
-    each time would show in the least that is held in the end.
+    Groups are destroyed in the background, so one look in eight finds a group more than the others. What is left behind
+    each time would show in the least that is held in the second half, so that needs many looks.
     """
     looks = [look for look in seen if look["rank"] == rank and look["restarts"]]
     first, last = looks[: len(looks) // 2], looks[len(looks) // 2 :]
