@@ -121,11 +121,12 @@ def test_started_one_by_one(cluster: LocalCluster, tmp_path: Path, program: str,
 
 
 def everywhere(output: str, size: int) -> None:
-    """All came through together. A port of the program's own that is taken costs it one more iteration."""
+    """All came through together: the fault costs one iteration, and so does each port of theirs that is taken."""
     ended = through(output)
+    taken = output.count("name: EADDRINUSE")
     assert [(rank, of) for rank, of, _ in ended] == [(rank, size) for rank in range(size)], output
-    assert {iteration for _, _, iteration in ended} <= {1, 2}, output
-    assert len({iteration for _, _, iteration in ended}) == 1, output
+    (iteration,) = {iteration for _, _, iteration in ended}
+    assert 1 <= iteration <= 1 + taken, output
 
 
 def test_a_call_leaves_nothing_and_another_may_follow(cluster: LocalCluster) -> None:
