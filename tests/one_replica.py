@@ -9,6 +9,7 @@ from values import member, ready, sealed
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.protocol.effects import Effect, Say
 from softrun.agent.protocol.model import (
+    Accept,
     Accepted,
     Agreement,
     Ballot,
@@ -56,14 +57,23 @@ class Agent:
     def propose(self, round_: Round) -> list[tuple[str | None, Message]]:
         return self._said(self.replica.propose(round_))
 
+    def begin(self, round_: Round) -> list[tuple[str | None, Message]]:
+        return self._said(self.replica.begin(round_))
+
     def hear(self, node: str, message: Agreement) -> list[tuple[str | None, Message]]:
-        return self._said([*self.replica.hear(node, message), *self.replica.advance()])
+        return self._said([*self.replica.hear(node, self._about(message)), *self.replica.advance()])
 
     def greet(
         self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None
     ) -> list[tuple[str | None, Message]]:
         hello = Hello(ready(member(node)), version, lineage, promises)
         return self._said([*self.replica.greet(node, hello), *self.replica.advance()])
+
+    def _about(self, message: Agreement) -> Agreement:
+        """Of its own job, where a test leaves that out."""
+        return (
+            message if isinstance(message, Accept) or message.lineage else replace(message, lineage=self.record.lineage)
+        )
 
     def learn(self) -> list[tuple[str | None, Message]]:
         """What it says when it has learned something of its peers."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from softrun.agent.consensus.quorum import is_quorum
 from softrun.agent.protocol import effects as do
@@ -63,6 +64,8 @@ class Peers:
     """Whether these nodes, which are gone, had certainly not left this agent behind."""
     stands: Callable[[], bool]
     """Whether this agent is sure that its record is the newest, or follows one that is."""
+    worked_s: Callable[[Round], float] = attrgetter("worked_s")
+    """For how many seconds the job of this record has had a world by now."""
 
 
 @dataclass
@@ -120,16 +123,31 @@ class Replica:
         self.short = bool(voters) and not self._suffices(voters.keys() - out.keys(), out)
         return self.short
 
+    def begin(self, round_: Round) -> list[Effect]:
+        """Make `round_` the first record of a job of this agent's own, in which nobody else has a say yet.
+
+        Only for an agent that has no vote: there was no job, or all members of the last record are gone.
+        """
+        if self._votes(self._node):
+            raise AssertionError("a member may not begin anew beside the others")
+        version = self.record.version + 1 if self.record is not None else 1
+        if round_.version != version:
+            return []  # made from an older record
+        while (name := lineage(self._node, version)) in self._past:
+            version += 1  # it has begun anew at this one before, and a name is one job's
+        first = replace(round_, version=version, lineage=name, witness="")
+        self.read(first)
+        return [do.Say(None, Record(first, stands=True))]
+
     def propose(self, round_: Round) -> list[Effect]:
-        """Try to make `round_` the next record. Returns the effects; `take` has the record that is decided, if any."""
+        """Try to make `round_` the next record. Returns the effects; `take` has the record that is decided, if any.
+
+        Nothing comes of one that was made from another record than the newest, or by an agent that has no vote.
+        """
         record = self.record
         if record is None or not self._votes(self._node):
-            # Nobody has a say: there was no job, or all its members are gone.
-            version = round_.version
-            while (name := lineage(self._node, version)) in self._past:
-                version += 1  # it has begun anew at this one before, and a name is one job's
-            return self._decide(replace(round_, version=version, lineage=name, witness=""))
-        if round_.version != record.version + 1:
+            return []
+        if (round_.version, round_.lineage) != (record.version + 1, record.lineage):
             return []
         if self.falls_short():
             return []
@@ -196,10 +214,6 @@ class Replica:
         attempt.hear(self._node)
         return [*_say(self.record, attempt.accept), *self.advance()]
 
-    def _decide(self, round_: Round) -> list[Effect]:
-        self.read(round_)
-        return [do.Say(None, Record(round_, stands=True))]
-
     # --- promises that nobody asked for
 
     def promise_ahead(self, node: str) -> Ballot | None:
@@ -265,13 +279,15 @@ class Replica:
     def is_behind(self, message: Agreement | Hello) -> bool:
         """Whether the sender of a message that was heard knows a record that this agent does not."""
         version = self.record.version if self.record is not None else 0
+        if self.record is not None and _is_about(message) != self._lineage:
+            return False
         match message:
             case Accept(_, round_):
                 return round_.version > version + 1
             case Decided(decided) | Prepare(decided):
                 return decided > version + isinstance(message, Prepare)
-            case Hello(_, known, about):
-                return about == self._lineage and known > version
+            case Hello(_, known):
+                return self.record is not None and known > version
             case _:
                 return False
 
@@ -302,12 +318,13 @@ class Replica:
             return None if not own and not _votes_in(last, self._node) else []
         return [self._show(node, last)]
 
-    def show(self, node: str | None) -> list[Effect]:
-        """Return the effect that shows the record to `node`; None: to all that have dialled."""
-        return [self._show(node, self.record)] if self.record is not None else []
+    def show(self, node: str | None, over: str = "") -> list[Effect]:
+        """Return the effect that shows the record to `node`; None: to all that have dialled. `over`: see `Record`."""
+        return [self._show(node, self.record, over)] if self.record is not None else []
 
-    def _show(self, node: str | None, round_: Round) -> Effect:
-        return do.Say(node, Record(round_, stands=round_ is self.record and self._peers.stands()))
+    def _show(self, node: str | None, round_: Round, over: str = "") -> Effect:
+        stands = round_ is self.record and self._peers.stands()
+        return do.Say(node, Record(round_, stands, self._peers.worked_s(round_), over))
 
     def read(self, round_: Round) -> None:
         """Take in a record that was decided, whatever its version."""
@@ -329,8 +346,7 @@ class Replica:
 
     def _is_foreign(self, message: Agreement) -> bool:
         """Whether the message is about another job that was this one, or will be."""
-        about = message.round.lineage if isinstance(message, Accept) else message.lineage
-        return about not in ("", self._lineage)
+        return _is_about(message) != self._lineage
 
     @property
     def _lineage(self) -> str:
@@ -390,6 +406,11 @@ def _say(record: Round, message: Agreement) -> list[Effect]:
     """Say something to all voters of `record`, and to whoever else has dialled: the leader has dialled the witness."""
     effects: list[Effect] = [do.Say(None, message)]
     return [*effects, do.Say(record.witness, message)] if record.witness else effects
+
+
+def _is_about(message: Agreement | Hello) -> str:
+    """The lineage of the record that it is about."""
+    return message.round.lineage if isinstance(message, Accept) else message.lineage
 
 
 def _votes_in(record: Round, node: str) -> bool:

@@ -60,7 +60,7 @@ BARRIER_S = 5.0  # how long the agents may take to say which step their workers 
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
 TOGETHER_S = 0.3  # within which all nodes are told, if a scheduler ends the whole job
 LOST = "the others went on without this node, which they took for dead"
-FOUNDED_TWICE = "the job was founded twice, and the other one has come further"
+FOUNDED_TWICE = "the job was founded twice, and the other one has trained for longer"
 RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
@@ -240,7 +240,11 @@ class Engine:
                 pass
 
     def _heard(self, node: str, message: Message) -> None:
-        self._shared.hear(node, message, self._said())
+        news = self._shared.hear(node, message, self._said())
+        if news is not None:
+            self._adopt(news)
+        if self.stage is Stage.ENDED:
+            return
         self._effects += self._election.hear(node, message, self._said())
         if isinstance(message, Report) and message.ends:
             self._link_down(node, gone=True)
@@ -567,7 +571,7 @@ class Engine:
             self._news.warm_up(self._now)
         founds = self._shared.founds or (self._store_empty and self._lease.sure(self._now))
         if self.record is None and founds:
-            self._effects += self._election.propose(transitions.found(self._standing.member(), self._config.job))
+            self._effects += self._election.begin(transitions.found(self._standing.member(), self._config.job))
         gives_up_at = self._shared.gives_up_at
         if gives_up_at is not None and self._now >= gives_up_at:
             self._stages.leave(Result(Outcome.STORE_LOST, self._shared.failure), self._now)

@@ -8,6 +8,9 @@ nothing here has anything to do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.search import Search
 from softrun.agent.consensus.witness_link import WitnessLink
@@ -17,7 +20,7 @@ from softrun.agent.core.standing import Standing
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.descriptions import count
-from softrun.agent.protocol.effects import Outbox
+from softrun.agent.protocol.effects import Effect, Outbox
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -63,7 +66,7 @@ class SharedRecord:
         self._election = election
         self._effects = effects
         self._witness = WitnessLink(config.job.witness, config.beat_interval_s, config.beat_tolerance_s)
-        peers = Peers(election.gone, self._is_silent, election.touch.parted, lambda: self._stands)
+        peers = Peers(election.gone, self._is_silent, election.touch.parted, lambda: self._stands, self._worked_s)
         self._replica = Replica(config.node, peers) if config.endpoints else None
         if self._replica is not None:
             election.promise = self._replica.promise_ahead
@@ -72,6 +75,7 @@ class SharedRecord:
         self._visit_at: float | None = None  # when to look for the members that are not heard
         self._visit_s = VISIT_S
         self._absent = 0  # how many were not heard when it looked last
+        self._worked = (0.0, now)  # for how long the job had had a world, and when
         self._now = now
 
     # --- what is seen
@@ -91,26 +95,35 @@ class SharedRecord:
                 self._search.listening(endpoint)
             case saw.Found(endpoint, node):
                 sought = self._search.found(endpoint, node, self._now)
-                self._effects += self._election.found(node, own, asks=self._standing.cut_off)
+                self._effects += self._election.found(node, own, self._shown(node))
                 return sought if sought != node else ""  # its port has been given to another
             case saw.NotFound(endpoint, stranger, refused):
                 sought = self._search.not_found(endpoint, stranger, self._now)
                 return sought if refused else ""
         return ""
 
+    def _shown(self, node: str) -> Sequence[Effect]:
+        """What a leader says to an agent that it has found, unless its own job cannot go on."""
+        leads = self._election.leadership.leading and not self._standing.cut_off
+        return self._replica.show(node) if self._replica is not None and leads else ()
+
     def link_down(self, node: str, gone: bool) -> None:
         """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
         self._effects += self._witness.lost(node, gone, self._now)
 
-    def hear(self, node: str, message: Message, own: Report) -> None:
-        """Take in a message from `node`, before the election does. `own` is this agent's last report."""
+    def hear(self, node: str, message: Message, own: Report) -> Round | None:
+        """Take in a message from `node`, before the election does. `own` is this agent's last report.
+
+        Returns the record if there is a new one: nothing may be decided by the old one any more.
+        """
         replica = self._replica
         if replica is None:
-            return
-        before = replica.record
+            return None
         self._hear(node, message, own, replica)
-        if replica.record is not before:  # it was decided elsewhere: those that follow this agent may not know
+        news = self._take(replica)
+        if news is not None:  # it was decided elsewhere: those that follow this agent may not know
             self._effects += replica.show(None)
+        return news
 
     def _hear(self, node: str, message: Message, own: Report, replica: Replica) -> None:
         match message:
@@ -133,21 +146,22 @@ class SharedRecord:
     def _told(self, node: str, told: Record, report: Report, replica: Replica) -> None:
         """Another agent shows its record."""
         own, round_ = self._standing.record, told.round
+        shown = replace(round_, worked_s=told.worked_s)
         answer = replica.compare(node, round_)
         if answer is not None:
             self._effects += answer
         elif own is not None and own.lineage == round_.lineage:
-            replica.read(round_)
+            replica.read(shown)
         elif round_.heir is not None:
             pass  # that job is no more
         elif own is None:
-            replica.read(round_)
+            replica.read(shown)
         elif not self._standing.is_placed:
-            if transitions.yields_to(own, round_) or (told.stands and not self._stands):
-                replica.read(round_)
+            if self._yields_to(told, own) or (told.stands and not self._stands):
+                replica.read(shown)
         elif self._standing.cut_off:
             if told.stands and round_.phase is not Phase.CLOSED:
-                replica.read(round_)  # its world cannot go on: it joins the others as if it had been started again
+                replica.read(shown)  # its world cannot go on: it joins the others as if it had been started again
         else:
             self._founded_twice(node, told, report, own, replica)
 
@@ -157,17 +171,28 @@ class SharedRecord:
         if self._node in round_.by_node:
             self._effects.append(do.Say(node, report))  # which tells that it is here
         first = next(iter(round_.members), None)
+        # What the two know of each other is not of the same moment, so one of them compares: then both do the same.
+        compares = own.lineage < round_.lineage
         if not self._election.leadership.leading or own.is_last:
             if node not in own.by_node:  # else it was passed on already
                 self._effects += self._election.pass_on(told)
-        elif not transitions.yields_to(own, round_):
-            self._effects += replica.show(node)
+        elif not (self._yields_to(told, own) if compares else told.over == own.lineage):
+            self._effects += replica.show(node, over=round_.lineage if compares else "")
             if first is not None:
                 self._search.visit(Address(first.host, first.port), self._now)  # its leader may not be this node
         elif told.stands and first is not None and round_.phase is not Phase.CLOSED:
             # Its first member may be gone; the node that shows it is there, if it has a place in it.
             heir = round_.by_node.get(node, first)
             self._effects += self._election.propose(transitions.give_up(own, Address(heir.host, heir.port)))
+
+    def _yields_to(self, told: Record, own: Round) -> bool:
+        return transitions.yields_to(own.lineage, self._worked_s(own), told.round.lineage, told.worked_s)
+
+    def _worked_s(self, round_: Round) -> float:
+        if round_ is not self._standing.record:
+            return round_.worked_s
+        worked_s, since = self._worked
+        return worked_s + (self._now - since if round_.phase is Phase.SEALED else 0.0)
 
     # --- the next record
 
@@ -183,13 +208,12 @@ class SharedRecord:
         replica = self._replica
         if replica is None:
             return None
-        proposals = [effect.round for effect in self._effects if isinstance(effect, do.Propose)]
+        if replica.record is not self._standing.record:
+            raise AssertionError("decided by an older record")
+        proposals = [effect for effect in self._effects if isinstance(effect, do.Propose)]
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, do.Propose)]
-        for round_ in proposals:
-            if round_.phase is Phase.CLOSED and self._witness.is_awaited(self._standing.record, self._now):
-                self._election.leadership.put_off(self._now)  # so that it ends with the job
-            else:
-                self._effects += replica.propose(round_)
+        for effect in proposals:
+            self._effects += self._propose(effect.round, replica, begins=effect.begins)
         self._effects += replica.advance()
         if replica.short and proposals:
             self._election.leadership.put_off(self._now)
@@ -199,7 +223,21 @@ class SharedRecord:
         self._standing.cut_off = replica.short
         if replica.dropped:
             self._election.leadership.withdraw()
+        return self._take(replica)
+
+    def _propose(self, round_: Round, replica: Replica, *, begins: bool) -> Sequence[Effect]:
+        record = self._standing.record
+        if round_.phase is Phase.CLOSED and self._witness.is_awaited(record, self._now):
+            self._election.leadership.put_off(self._now)  # so that it ends with the job
+            return ()
+        if record is None or (begins and self._node not in record.by_node):
+            return replica.begin(round_)
+        return replica.propose(round_ if begins else replace(round_, worked_s=self._worked_s(record)))
+
+    def _take(self, replica: Replica) -> Round | None:
         news = replica.take()
+        if news is not None:
+            self._worked = (news.worked_s, self._now)
         if news is not None and news.phase is Phase.CLOSED:
             self._effects += self._witness.take_leave(news)
         return news

@@ -13,9 +13,13 @@ from softrun.runtime.events import Preemption, WorkerFault, WorkerInfo, WorkerSt
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Compare-and-swap the record in the store from `round.version - 1`. RecordSeen follows with what stands then."""
+    """Compare-and-swap the record in the store from `round.version - 1`. RecordSeen follows with what stands then.
+
+    `begins`: with it a job begins, or one whose members are all gone, so nobody has a say but for its maker.
+    """
 
     round: Round
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

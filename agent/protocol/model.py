@@ -7,7 +7,7 @@ as the rendezvous sees it. A **round** is one agreed world.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -166,6 +166,8 @@ class Round:
     verdicts: tuple[Verdict, ...] = ()  # the last ones of the worlds that ended last, or, if durable, of this one
     decided: int = 0  # how many of its changes were such verdicts, and nothing else
     preemption: Preemption | None = None  # if all workers leave for good, and the job goes on later
+    worked_s: float = field(default=0.0, compare=False)
+    """For how many seconds the job had had a world when this was proposed, by the clocks of those that led it."""
 
     @property
     def edition(self) -> int:
@@ -195,12 +197,6 @@ class Round:
 def lineage(founder: str, version: int) -> str:
     """Return the name of the lineage of records that `founder` begins with this version."""
     return f"{founder}@{version}"
-
-
-def first_version(lineage: str) -> int:
-    """Return the version with which a lineage begins; 0 for a name that no agent has given one."""
-    _, _, version = lineage.rpartition("@")
-    return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
 
 
 # --- messages between agents
@@ -301,11 +297,15 @@ class Decided:
 class Record:
     """The newest record that the sender knows, to a node that may not know it.
 
-    `stands`: the sender is sure that it is the newest, or follows an agent that leads by it.
+    `stands`: the sender is sure that it is the newest, or follows an agent that leads by it. `worked_s`: for how many
+    seconds the job has had a world by now. `over`: the lineage of a job that has had one for a shorter time, and is to
+    give up for this one.
     """
 
     round: Round
     stands: bool = False
+    worked_s: float = 0.0
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,18 +151,16 @@ class Election:
         self._beat_at = self._now + self._interval_s
         return [do.Say(node, replace(hello, promises=self.promise(node), beat=self._next_beat(node, asks=True)))]
 
-    def found(self, node: str, own: Report, asks: bool = False) -> list[Effect]:
+    def found(self, node: str, own: Report, shown: Sequence[Effect] = ()) -> Sequence[Effect]:
         """Note a link to a node that this agent does not follow. Returns the first message on it.
 
-        A leader shows its record, unless it `asks` for another: its own has too few members in touch to go on.
+        That is what is `shown` there by a leader, or else a hello.
         """
         if node in (self._node, self._following):
             return []
         self._found[node] = False
         self._liveness.heard(node, self._now)  # its agent has answered
-        if self.leadership.leading and self._record is not None and not asks:
-            return [do.Say(node, Record(self._record, stands=self._now < self.touch.until))]
-        return [do.Say(node, self._hello(own))]
+        return shown or [do.Say(node, self._hello(own))]
 
     def ask(self, node: str, own: Report) -> list[Effect]:
         """Return the effect that asks `node` for the record that it knows."""
@@ -324,6 +322,10 @@ class Election:
         """Return the effect that proposes `round_`, or none if the same proposal may still be on its way."""
         return self.leadership.propose(round_, self._now)
 
+    def begin(self, round_: Round) -> list[Effect]:
+        """Return the effect that begins a job, or one whose members are all gone, with this record."""
+        return self.leadership.propose(round_, self._now, begins=True)
+
     def take_leave(self, own: Report) -> list[Effect]:
         """Return the last effects of this agent: its last report."""
         return self.tell(replace(own, ends=True, sequence=own.sequence + 1))
@@ -389,13 +391,13 @@ class Election:
         statuses = {m.node: self._status_of(m, own) for m in record.members}
         if record.finishing or MemberStatus.DONE in statuses.values():
             # "Finished work is never run again": if the nodes that had begun to finish are gone, the job is over.
-            return self.propose(transitions.close(record, ""))
+            return self.begin(transitions.close(record, ""))
         if not founds:
             return []
         silent = sorted(
             node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
         )
-        return self.propose(transitions.take_over(record, own.member, tuple(silent)))
+        return self.begin(transitions.take_over(record, own.member, tuple(silent)))
 
     def _abandoned(self, record: Round, own: Report) -> bool:
         """Return whether it is certain that no member of the record can lead.

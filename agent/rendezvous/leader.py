@@ -303,8 +303,11 @@ class Leader:
         self.absent = []
         self.again_at = None
 
-    def propose(self, round_: Round, now: float) -> list[Effect]:
-        """Return the effect that proposes `round_`, or none if the same proposal may still be on its way."""
+    def propose(self, round_: Round, now: float, *, begins: bool = False) -> list[Effect]:
+        """Return the effect that proposes `round_`, or none if the same proposal may still be on its way.
+
+        `begins`: with it this agent begins a job, or one whose members are all gone.
+        """
         if round_.witness != self._witness:
             round_ = replace(round_, witness=self._witness)
         if self._proposed is not None and self._proposed[0] == round_ and now < self._proposed[1] + self._retry_s:
@@ -313,7 +316,7 @@ class Leader:
         if round_ not in self._made:
             self._made.append(round_)
         self.again_at = now + self._retry_s
-        return [do.Propose(round_)]
+        return [do.Propose(round_, begins)]
 
     def _ask_for_store(self) -> list[Effect]:
         if self._store_asked:

@@ -30,9 +30,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from softrun.agent.protocol.live import Verdict
-from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round, first_version, lineage
+from softrun.agent.protocol.model import Address, JobSettings, Member, Phase, Round, lineage
 from softrun.agent.rendezvous import ranks
 from softrun.runtime.events import Preemption, WorkerFault
+
+ALL_BUT_EQUAL_S = 1.0  # what two agents know of each other's job may be that old
 
 
 def found(founder: Member, settings: JobSettings) -> Round:
@@ -57,6 +59,7 @@ def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
         lost=lost,
         stepless=stepless,
         heir=None,
+        worked_s=0.0,  # nobody is left who has what came of it
         finishing=round_.finishing and round_.preemption is None,  # a preempted job goes on
         preemption=None,
     )
@@ -167,16 +170,14 @@ def taking_in(round_: Round, verdicts: tuple[Verdict, ...]) -> Round:
     return replace(round_, verdicts=verdicts)
 
 
-def yields_to(round_: Round, other: Round) -> bool:
-    """Whether, of two jobs that are one, that of `round_` is the one to give up.
+def yields_to(lineage: str, worked_s: float, other: str, other_worked_s: float) -> bool:
+    """Whether, of two jobs that are one, that of `lineage` is the one to give up: less work is lost with it.
 
-    It is if it was founded later, by newcomers that did not reach the members; else if it has formed fewer worlds.
+    That is the one that has had a world for a shorter time. If that is all but equal, their names decide.
     """
-    return _seniority(round_) < _seniority(other)
-
-
-def _seniority(round_: Round) -> tuple[int, int, str]:
-    return (-first_version(round_.lineage), round_.number, round_.lineage)
+    if abs(worked_s - other_worked_s) > ALL_BUT_EQUAL_S:
+        return worked_s < other_worked_s
+    return lineage < other
 
 
 def _next(round_: Round, given_up: bool = False) -> Round:

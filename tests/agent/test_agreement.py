@@ -145,7 +145,7 @@ class Cluster:
             members = tuple(member(each) for each in (chosen if node.votes else [name]))
             voter = ["", *self.witnesses][(others >> 8) % (1 + len(self.witnesses))]
             proposal = replace(record, version=record.version + 1, number=self._made, members=members, witness=voter)
-            self._do(node, node.replica.propose(proposal))
+            self._do(node, node.replica.propose(proposal) if node.votes else node.replica.begin(proposal))
 
     def deliver(self, which: int, *, again: bool) -> None:
         """`again`: it arrives, and is repeated later."""

@@ -228,7 +228,8 @@ def test_a_node_that_was_found_is_greeted_and_by_a_leader_shown_the_record() -> 
     assert said(agent.election.found("a", agent.own)) == [], "it follows that one"
     assert said(agent.election.found("c", agent.own)) == [], "that is this agent"
     assert said(Agent(C, record=None).election.found("d", agent.own)) == [("d", Hello(agent.own))]
-    assert said(Agent(A).election.found("d", agent.own)) == [("d", Record(WORLD))]
+    shown = do.Say("d", Record(WORLD))
+    assert Agent(A).election.found("d", agent.own, [shown]) == [shown]
 
 
 def test_a_link_to_a_node_that_turns_out_to_be_the_leader_is_kept() -> None:

@@ -283,15 +283,33 @@ def test_who_has_promised_a_higher_ballot_does_not_go_on_with_its_own() -> None:
 def test_the_first_record_needs_nobody() -> None:
     agent = Agent("a", record=None)
     first = opened(A)
-    assert agent.propose(first) == [(None, Record(agent.record, stands=True))]
+    assert agent.begin(first) == [(None, Record(agent.record, stands=True))]
     assert agent.record == replace(first, lineage="a@1")
 
 
 def test_who_is_not_a_member_begins_a_job_of_its_own() -> None:
     """It votes in none: should the members live after all, there are two jobs, which know each other by their names."""
     agent = Agent("d")
-    agent.propose(after(FIRST, D))
+    agent.begin(after(FIRST, D))
     assert agent.record == replace(after(FIRST, D), lineage="d@3")
+
+
+def test_a_proposal_begins_nothing() -> None:
+    """Who proposes and has no vote has been left out since, and the others have a world without it."""
+    agent = Agent("d")
+    assert agent.propose(after(FIRST, D)) == []
+    assert agent.record == FIRST
+
+
+def test_nothing_begins_from_an_older_record() -> None:
+    agent = Agent("d", record=SECOND)
+    assert agent.begin(after(FIRST, D)) == []
+    assert agent.record == SECOND
+
+
+def test_a_member_begins_nothing() -> None:
+    with pytest.raises(AssertionError, match="a member may not begin anew"):
+        Agent("a").begin(SECOND)
 
 
 def test_who_is_one_keeps_the_job() -> None:
@@ -304,9 +322,9 @@ def test_who_is_one_keeps_the_job() -> None:
 
 def test_no_two_jobs_have_one_name() -> None:
     agent = Agent("d")
-    agent.propose(after(FIRST, D))
+    agent.begin(after(FIRST, D))
     agent.replica.read(FIRST)  # the members have shown that they live, and it has given its own job up
-    agent.propose(after(FIRST, D, number=7))
+    agent.begin(after(FIRST, D, number=7))
     assert (agent.record.lineage, agent.record.version) == ("d@4", 4)
 
 
@@ -361,7 +379,7 @@ def test_a_job_that_was_left_is_not_gone_back_in_either() -> None:
 def test_one_that_never_voted_there_comes_back_to_a_job_that_has_not_changed_meanwhile() -> None:
     """It could not reach the members, began anew, and hears them now."""
     agent = Agent("d")
-    agent.propose(after(FIRST, D))
+    agent.begin(after(FIRST, D))
     assert agent.record.lineage == "d@3"
     assert agent.compare("a", FIRST) is None
 

@@ -174,7 +174,7 @@ def test_of_three_two_go_on_whatever_the_witness_does() -> None:
 
 def test_a_job_that_is_begun_anew_has_no_witness_yet() -> None:
     agent = Agent("d", record=PAIR)
-    agent.propose(after(PAIR, D))
+    agent.begin(after(PAIR, D))
     assert agent.record.witness == ""
 
 

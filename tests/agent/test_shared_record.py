@@ -18,6 +18,7 @@ from softrun.agent.protocol.model import (
     Beat,
     Hello,
     NodeIntent,
+    Phase,
     Record,
     Report,
 )
@@ -93,7 +94,7 @@ def test_with_the_greater_part_it_goes_on() -> None:
     ((_, asked),) = said(effects, Accept)
     assert [m.node for m in asked.round.members] == ["a", "b"]
     assert not agent.engine.is_cut_off
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
     assert agent.engine.record == asked.round
 
 
@@ -115,7 +116,7 @@ def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
     before = agent.engine.record
     away = Report(member("b"), NodeIntent.AWAY, lineage="a@1", sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("b", away)), Accept)
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
     agent.see(saw.LinkDown("c", gone=False))
     assert agent.engine.record == before
     assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
@@ -153,7 +154,7 @@ def test_a_member_that_is_in_another_job_is_left_behind_and_casts_no_vote() -> N
         agent.see(saw.Heard("c", Report(member("c"), NodeIntent.READY, lineage="c@1", sequence=1))), Accept
     )
     assert [m.node for m in asked.round.members] == ["a", "b"]
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot)))
+    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
     assert agent.engine.record == asked.round, "c was not waited for"
 
 
@@ -222,3 +223,70 @@ def test_a_follower_tells_its_leader_of_another_job() -> None:
     shown = Record(other, stands=True)
     assert said(agent.see(saw.Heard("x", shown)), Record) == [("b", shown)]
     assert not said(agent.see(saw.Heard("c", shown)), Record), "c has told its leader as well"
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.1, 0.2, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("waited_s", [0.0, 5.0])
+def test_one_that_is_shown_a_newer_record_proposes_nothing_from_the_older(waited_s: float, later_s: float) -> None:
+    """Whatever is due in that turn: it is cut off, and the others have gone on without it."""
+    agent = meeting()
+    agent.go_on(waited_s)
+    assert agent.engine.record is not None
+    newer = replace(agent.engine.record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
+    agent.now += later_s
+    effects = agent.see(saw.Heard("b", Record(newer, stands=True)))
+    assert agent.engine.record == newer
+    assert not said(effects, Accept)
+    assert {record.round for _, record in said(effects, Record)} <= {newer}, "it has begun no job of its own"
+
+
+def found_twice(own: str, worked_s: float) -> Agent:
+    """It has led a world of job `own` for so long, with b and c."""
+    agent = Agent(endpoints=(ONE,))
+    world = replace(sealed(*(member(node) for node in "abc")), settings=agent.job, lineage=own)
+    agent.see(saw.Heard("b", Record(world, stands=True, worked_s=worked_s - 7.0)))
+    agent.see(saw.WorkerStoreOpened(5000))
+    for node in "bc":
+        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage=own), 2, own)))
+    agent.now += 7.0
+    return agent
+
+
+OTHERS = replace(sealed(member("x")), settings=Agent().job, lineage="m@1")
+
+
+@pytest.mark.parametrize("own", ["a@1", "z@1"])
+def test_of_two_jobs_one_compares_and_says_so_to_the_other(own: str) -> None:
+    """They would not see the same, since each hears of the other a little late."""
+    agent = found_twice(own, 60.0)
+    effects = agent.see(saw.Heard("x", Record(OTHERS, stands=True, worked_s=40.0)))
+    ((_, told),) = said(effects, Record)
+    assert told.worked_s == 60.0
+    assert told.over == ("m@1" if own < "m@1" else "")
+    assert not said(effects, Accept)
+
+
+@pytest.mark.parametrize(
+    ("own", "worked_s", "over", "gives_up"),
+    [
+        ("a@1", 80.0, "", True),
+        ("z@1", 80.0, "", False),
+        ("z@1", 59.0, "z@1", True),
+        ("z@1", 59.0, "y@1", False),
+        ("a@1", 40.0, "a@1", False),
+    ],
+    ids=["compares", "waits", "was told", "another was told", "knows better"],
+)
+def test_the_one_that_has_worked_for_a_shorter_time_gives_up(
+    own: str, worked_s: float, over: str, gives_up: bool
+) -> None:
+    agent = found_twice(own, 60.0)
+    effects = agent.see(saw.Heard("x", Record(OTHERS, stands=True, worked_s=worked_s, over=over)))
+    assert [asked.round.phase for _, asked in said(effects, Accept)] == [Phase.GIVEN_UP] * gives_up
+
+
+def test_a_record_tells_for_how_long_its_job_has_had_a_world() -> None:
+    agent = found_twice("a@1", 60.0)
+    away = Report(member("c"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
+    assert asked.round.worked_s == 60.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from values import JOB, STORE, member, sealed
 
-from softrun.agent.protocol.model import Phase, first_version, lineage
+from softrun.agent.protocol.model import Phase, lineage
 from softrun.agent.rendezvous import transitions
 
 A, B = member("a"), member("b")
@@ -15,26 +15,18 @@ A, B = member("a"), member("b")
 
 def test_a_job_is_named_after_its_founder_and_the_version_with_which_it_begins() -> None:
     assert transitions.found(A, JOB).lineage == lineage("a", 1) == "a@1"
-    assert first_version("host@rack@17") == 17
 
 
-@pytest.mark.parametrize("name", ["", "a", "a@", "a@x", "a@-1", "a@²", "a@" + "9" * 5000])
-def test_a_name_that_no_agent_gave_it_is_no_error(name: str) -> None:
-    assert first_version(name) == 0
+@pytest.mark.parametrize(("one", "other"), [("a@1", "b@1"), ("b@1", "a@5")])
+def test_of_two_jobs_the_one_that_has_worked_for_a_shorter_time_gives_up(one: str, other: str) -> None:
+    assert transitions.yields_to(one, 8.0, other, 9.5)
+    assert not transitions.yields_to(other, 9.5, one, 8.0)
 
 
-def test_of_two_jobs_the_one_that_was_founded_later_gives_up_then_the_one_of_fewer_worlds() -> None:
-    first, later = replace(sealed(A), lineage="a@1"), replace(sealed(B, number=9), lineage="b@5")
-    assert transitions.yields_to(later, first)
-    assert not transitions.yields_to(first, later)
-    further = replace(sealed(B, number=2), lineage="b@1")
-    assert transitions.yields_to(first, further)
-    assert not transitions.yields_to(further, first)
-
-
-def test_one_of_two_gives_up_however_alike_they_are() -> None:
-    one, other = (replace(sealed(A), lineage=name) for name in ("a@1", "b@1"))
-    assert transitions.yields_to(one, other) != transitions.yields_to(other, one)
+@pytest.mark.parametrize("late_s", [0.0, 0.5, 0.9])
+def test_one_of_two_gives_up_however_alike_they_are(late_s: float) -> None:
+    """What one knows of the other is a little old."""
+    assert transitions.yields_to("a@1", 8.0, "b@1", 8.0 - late_s) != transitions.yields_to("b@1", 8.0, "a@1", 8.0)
 
 
 def test_a_job_that_is_given_up_has_no_members_and_names_where_to_go() -> None:
@@ -58,3 +50,9 @@ def test_nobody_goes_on_with_it_unless_the_other_is_gone() -> None:
     anew = transitions.take_over(given_up, B, ())
     assert (anew.phase, anew.heir) == (Phase.OPEN, None)
     assert transitions.close(given_up, "").phase is Phase.CLOSED
+
+
+def test_of_a_job_that_is_taken_over_nothing_is_left() -> None:
+    """So it gives up for one that was founded beside it, and has worked."""
+    record = replace(sealed(A), worked_s=60.0)
+    assert transitions.take_over(record, member("b"), ("a",)).worked_s == 0.0

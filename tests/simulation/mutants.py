@@ -378,7 +378,11 @@ def waits_for_a_quorum_only() -> list[Patch]:
 
 
 def decides_without_the_voters() -> list[Patch]:
-    return [(Replica, "propose", lambda self, round_: self._decide(round_))]
+    def wrong(self: Replica, round_: Round) -> list[do.Effect]:
+        self.read(round_)
+        return self.show(None)
+
+    return [(Replica, "propose", wrong)]
 
 
 def goes_back_to_older_records() -> list[Patch]:
