@@ -6,7 +6,7 @@ they are.
 
 If the missing ones are known to be dead the living need no quorum: all of them together know what was accepted, unless
 a quorum of the dead agreed on a successor without them. That is certain if the dead are no quorum, or if a lease of
-this agent stood when the last of them was seen to be dead (`softrun.agent.consensus.touch`). A witness that has not
+this agent stood when the last of them was seen to be dead (`softrun.agent.consensus.leases`). A witness that has not
 answered may have voted with the dead, so it is counted with them. But it never proposes, so no lease is asked of it:
 to leave this agent behind a member must have proposed.
 """

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import attrgetter
 
 from softrun.agent.consensus.quorum import is_quorum
@@ -66,6 +67,8 @@ class Peers:
     """Whether this agent is sure that its record is the newest, or follows one that is."""
     worked_s: Callable[[Round], float] = attrgetter("worked_s")
     """For how many seconds the job of this record has had a world by now."""
+    now: Callable[[], float] = lambda: 0.0
+    """The engine's time, in seconds."""
 
 
 @dataclass
@@ -96,13 +99,22 @@ class Replica:
         self._promised = NO_BALLOT
         self._accepted_in = NO_BALLOT
         self._accepted: Round | None = None
+        self._accepted_at = -inf
         self._attempt: _Attempt | None = None
         self._promised_ahead: dict[str, Ballot] = {}  # to this agent, by voters that were not asked
         self._news: Round | None = None
+        self.since = -inf
+        """When this agent accepted the record; -inf: it was told of it."""
+        self.proposed = False
+        """Whether the record is its own proposal."""
         self.short = False
         """Whether a proposal waits because too few members of the record are in touch."""
         self.dropped = False
         """Whether its last proposal has come to nothing: nobody was ever asked to accept it."""
+
+    def left_behind_at(self, node: str) -> float | None:
+        """When this agent accepted a next record that takes `node` for dead; None: it has accepted none."""
+        return self._accepted_at if self._accepted is not None and node in self._accepted.lost else None
 
     @property
     def missing(self) -> Collection[str]:
@@ -189,7 +201,7 @@ class Replica:
             return self._ask_to_accept(attempt, _bound_to(attempt.promises) or attempt.wish)
         decided = Decided(attempt.accept.round.version, attempt.ballot, attempt.accept.round.lineage)
         effects = _say(self.record, decided)
-        self._adopt(attempt.accept.round)
+        self._adopt(attempt.accept.round, self._accepted_at, proposed=True)
         return effects
 
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
@@ -267,7 +279,7 @@ class Replica:
                     self._drop()
             case Decided(version, ballot) if version == next_version:
                 if self._accepted is not None and self._accepted_in == ballot:
-                    self._adopt(self._accepted)
+                    self._adopt(self._accepted, self._accepted_at)
             case Prepare(version) if version < next_version:
                 return self.show(node)  # it was decided without this node's knowing
             case Accept(_, round_) if round_.version < next_version and round_ != self.record:
@@ -334,8 +346,9 @@ class Replica:
 
     # --- helpers
 
-    def _adopt(self, round_: Round) -> None:
+    def _adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> None:
         self.record = self._news = round_
+        self.since, self.proposed = since, proposed
         self._begin_version()
 
     def _begin_version(self) -> None:
@@ -386,7 +399,7 @@ class Replica:
     def _asked_to_accept(self, node: str, message: Accept) -> list[Effect]:
         version = message.round.version
         if not self._votes(self._node):
-            self._accepted_in, self._accepted = message.ballot, message.round  # until it is decided
+            self._accept(message)  # until it is decided
             return []
         if message.ballot < self._promised:
             return [do.Say(node, Refused(version, self._promised, self._lineage))]
@@ -394,8 +407,11 @@ class Replica:
         return [do.Say(node, Accepted(version, message.ballot, message.round.lineage))]
 
     def _vote(self, message: Accept) -> None:
-        self._promised = self._accepted_in = message.ballot
-        self._accepted = message.round
+        self._promised = message.ballot
+        self._accept(message)
+
+    def _accept(self, message: Accept) -> None:
+        self._accepted_in, self._accepted, self._accepted_at = message.ballot, message.round, self._peers.now()
 
     def _promise(self, prepare: Prepare) -> Promise:
         accepted_in = self._accepted_in if self._accepted is not None else None

@@ -13,7 +13,7 @@ The leader dials it (`softrun.agent.consensus.witness_link`) and puts it into th
 names has a vote on its successor. One that was started again has another name, so it is another witness, which cannot
 vote on what it has forgotten.
 
-Leases (`softrun.agent.consensus.touch`) do not include it. To leave a member behind another member must propose, and
+Leases (`softrun.agent.consensus.leases`) do not include it. To leave a member behind another member must propose, and
 that one grants leases.
 
 It serves one job at a time, of those with its id: the one that it was shown first, until that is over or given up or

@@ -4,7 +4,7 @@ workers' side of this.
 An agent that is stopped, or whose host is cut off, cannot tell its workers that the others have gone on without them.
 So it tells them in advance until when nobody can have gone on, and keeps moving that time forward.
 
-The agents grant each other leases for that (`softrun.agent.consensus.touch`). In etcd they may also go on without an
+The agents grant each other leases for that (`softrun.agent.consensus.leases`). In etcd they may also go on without an
 agent whose lease there has expired (`softrun.agent.rendezvous.lease_clock`), so it is the lease that ends first that
 counts.
 
@@ -38,22 +38,25 @@ class Allowance:
         self._tolerance_s = tolerance_s
         self._allowed = NO_BOUND
 
-    def advance(self, until: float, lease: LeaseClock) -> list[Allow]:
-        """Return the new allowance, if it is time for one. `until`: when the leases granted by other agents end."""
+    def advance(self, until: float, lease: LeaseClock, entered_at: float | None = None) -> list[Allow]:
+        """Return the new allowance, if it is time for one. `until`: when the leases granted by other agents end.
+
+        `entered_at`: when this node entered its world, if it has one whose other agents grant leases.
+        """
         if lease.lapsed:
             return []  # the others may have gone on since, so nobody gets time in the world of then
-        wanted = self._wanted(until, lease)
+        wanted = self._wanted(until, lease, entered_at)
         moved = wanted.hold_at - self._allowed.hold_at
         if wanted == self._allowed or (self._allowed != NO_BOUND and 0 < moved < self._interval_s / 2):
             return []  # the next beat is soon enough
         self._allowed = wanted
         return [wanted]
 
-    def _wanted(self, until: float, lease: LeaseClock) -> Allow:
+    def _wanted(self, until: float, lease: LeaseClock, entered_at: float | None) -> Allow:
         if not (self._shared or lease.leased):
             return NO_BOUND
-        if until == -inf and not lease.leased:
-            return self._allowed
+        if until == -inf and not lease.leased:  # nobody counts on this node yet, so no step may be completed
+            return Allow(PAST, entered_at + self._tolerance_s) if entered_at is not None else self._allowed
         hold_at, leave_at = lease.bounds if lease.leased else (inf, inf)
         hold_at, leave_at = min(hold_at, until - (1 - HOLD) * self._tolerance_s), min(leave_at, until)
         return Allow(max(hold_at, PAST), max(leave_at, PAST)) if leave_at < inf else NO_BOUND

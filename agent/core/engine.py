@@ -271,7 +271,7 @@ class Engine:
                 Result(Outcome.JOB_OVER, "this job is over already: choose another --rdzv_id"), self._now
             )
             return
-        self._effects += self._election.adopt(round_)
+        self._shared.adopt(round_)
         self._effects += self._calls.adopt(round_, self._standing.is_in(round_))
         if not round_.says_more_than(before):
             return
@@ -561,7 +561,8 @@ class Engine:
         """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
-        for allow in self._allowance.advance(self._election.touch.until, self._lease):
+        entered_at = self._stages.since if self._shared.is_kept and self.stage is Stage.WORKING else None
+        for allow in self._allowance.advance(self._election.leases.until, self._lease, entered_at):
             self._effects.append(allow)
             self._effects += self._calls.be_sure(allow.leave_at or inf, self._now)
 

@@ -66,10 +66,18 @@ class SharedRecord:
         self._election = election
         self._effects = effects
         self._witness = WitnessLink(config.job.witness, config.beat_interval_s, config.beat_tolerance_s)
-        peers = Peers(election.gone, self._is_silent, election.touch.parted, lambda: self._stands, self._worked_s)
+        peers = Peers(
+            election.gone,
+            self._is_silent,
+            election.leases.parted,
+            stands=lambda: self._stands,
+            worked_s=self._worked_s,
+            now=lambda: self._now,
+        )
         self._replica = Replica(config.node, peers) if config.endpoints else None
         if self._replica is not None:
             election.promise = self._replica.promise_ahead
+            election.leases.left_behind_at = self._replica.left_behind_at
         self._search = Search(config.node, config.endpoints)
         self._searches_until = now + config.search_s
         self._visit_at: float | None = None  # when to look for the members that are not heard
@@ -264,7 +272,7 @@ class SharedRecord:
         since = self._stages.since
         self._stages.halt(self._now)
         # All that waited for the same members give up together, not one after the other.
-        self._stages.open_since = min(self._now, max(since, self._election.touch.until))
+        self._stages.open_since = min(self._now, max(since, self._election.leases.until))
 
     # --- the search
 
@@ -324,6 +332,12 @@ class SharedRecord:
         """When to look again without any news; None entries are no deadlines."""
         return [self._search.deadline(self._searches), self._visit_at, self.gives_up_at, self._witness.deadline()]
 
+    def adopt(self, round_: Round) -> None:
+        """Take in the new record, wherever it is kept."""
+        replica = self._replica
+        since, proposed = (replica.since, replica.proposed) if replica is not None else (self._now, False)
+        self._effects += self._election.adopt(round_, since, proposed=proposed)
+
     @property
     def is_kept(self) -> bool:
         """Whether the agents keep the record, not a store."""
@@ -348,7 +362,7 @@ class SharedRecord:
     @property
     def _stands(self) -> bool:
         """Whether this node is sure that its record is the newest, or follows one that is."""
-        return self._now < self._election.touch.until
+        return self._now < self._election.leases.until
 
     @property
     def _is_lost(self) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
-from softrun.agent.consensus.touch import Touch
+from softrun.agent.consensus.leases import Leases
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import Ballot, Beat, Hello, Member, Message, Phase, Record, Report, Round
@@ -46,8 +47,8 @@ class Election:
         self._interval_s = interval_s
         self._now = now
         self._record: Round | None = None
-        self._liveness = Liveness(interval_s, tolerance_s, now)
-        self.touch = Touch(node, lambda: self._liveness.promise_s)
+        self.leases = Leases(node, tolerance_s, lambda: self._liveness.promise_s)
+        self._liveness = Liveness(interval_s, tolerance_s, now, self.leases.owed)
         self.leadership = Leader(node, self._liveness, timeouts, interval_s, agrees)
         self._lease_ender = LeaseEnder(node, self._liveness, self.leadership.reports) if timeouts.converges else None
         self._following: str | None = None
@@ -67,10 +68,14 @@ class Election:
         self._now = now
         return self._liveness.look(now)
 
-    def adopt(self, round_: Round) -> list[Effect]:
-        """Take in the new record. Returns the effects that close worker stores that no world needs."""
+    def adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> list[Effect]:
+        """Take in the new record. Returns the effects that close worker stores that no world needs.
+
+        `since`: when this agent accepted it, if it did; `proposed`: it is this agent's own proposal.
+        """
         before, self._record = self._record, round_
-        self.touch.join(tuple(m.node for m in round_.members))
+        members = tuple(m.node for m in round_.members)
+        stands_now = self.leases.join(members, since, self._now, proposed=proposed)
         if round_.says_more_than(before) and not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
@@ -78,13 +83,14 @@ class Election:
         for member in round_.members:
             if member.lease_number:
                 self._liveness.holds(member.node, member.lease_number)
-        return self.leadership.adopt(round_, self._now)
+        effects = self.leadership.adopt(round_, self._now)
+        return [*effects, *self._grant_all()] if stands_now and proposed else effects
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         """Take in a message from `node`. `own` is this agent's last report; returns what to answer."""
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
-        self.touch.meet(node)
+        self.leases.meet(node)
         if node in self._found:
             self._found[node] = True
         if returned:
@@ -109,7 +115,7 @@ class Election:
         return record is not None and hello.lineage == record.lineage and hello.version < record.version
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
-        first = self.touch.heard(node, beat, self._now)
+        first = self.leases.heard(node, beat, self._now)
         if beat.echo:
             self._liveness.answered(node, self._now - beat.echo, self._now)
         effects: list[Effect] = []
@@ -125,8 +131,9 @@ class Election:
 
     def _lead_on(self) -> list[Effect]:
         """Renew this leader's lease. If it stands again, all that follow get theirs at once."""
-        if not self.touch.lead(self._liveness.gone, self._now):
-            return []
+        return self._grant_all() if self.leases.lead(self._liveness.gone, self._now) else []
+
+    def _grant_all(self) -> list[Effect]:
         return [self._say_beat(node) for node in self.leadership.reports if node != self._node]
 
     def _say_beat(self, node: str, asks: bool = False) -> do.Say:
@@ -135,7 +142,7 @@ class Election:
     def _next_beat(self, node: str, asks: bool = False) -> Beat:
         ending = self._lease_ender is not None and self._lease_ender.is_ending(node)
         leads, follows = self.leadership.leading and not ending, node == self._following and not ending
-        return self.touch.beat(node, self._now, leads=leads, follows=follows, asks=asks)
+        return self.leases.beat(node, self._now, leads=leads, follows=follows, asks=asks)
 
     def _hello(self, own: Report) -> Hello:
         record = self._record
@@ -180,7 +187,7 @@ class Election:
     def link_down(self, node: str, gone: bool) -> None:
         """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
         self._found.pop(node, None)
-        self.touch.forget(node)
+        self.leases.forget(node)
         if gone:
             self._mark_gone(node)
         self.leadership.lose_touch(node)
@@ -189,7 +196,7 @@ class Election:
             self._redial_at = self._now + self._interval_s / 4
 
     def _mark_gone(self, node: str) -> None:
-        self.touch.part(node, self._now)
+        self.leases.part(node, self._now)
         self._liveness.mark_gone(node)
         self.leadership.mark_gone(node)
 
@@ -297,7 +304,7 @@ class Election:
             effects += self.leadership.lead(record, self._now)
             if seeks and self._agrees and self._abandoned(record, own):
                 effects += self._take_over(record, own, founds=True)
-            if self.touch.until <= self._now:
+            if self.leases.until <= self._now:
                 effects += self._lead_on()
         else:
             self.leadership.stand_down()

@@ -2,7 +2,7 @@
 
 It ends the lease of a member that it has missed for the tolerance: a leader those of its followers, a follower that of
 its leader. The one that is missed has stopped its workers by then, because it has lost the leases that agents grant
-each other (`softrun.agent.consensus.touch`). It is granted no other, even if it is heard again before the store has
+each other (`softrun.agent.consensus.leases`). It is granted no other, even if it is heard again before the store has
 ended its lease. If two nodes miss each other the store decides: it takes nothing from an agent whose own lease has been
 ended.
 

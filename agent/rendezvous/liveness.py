@@ -9,9 +9,8 @@ If the store has leases, silence proves nothing. A lease that has expired or was
 the owner speaks under a later lease.
 
 The tolerance is longer while beats come late, as when all machines are busy, and while answers take long, as on a slow
-network. By how much halves every ten seconds. It is never shorter than what agents promise each other
-(`softrun.agent.consensus.touch`): they promise half as much more than the tolerance, so a promise still holds when it
-has just halved.
+network. By how much halves every ten seconds. But nobody is dead who is owed more time by a promise of this agent's
+(`softrun.agent.consensus.leases`).
 
 A reader that was itself away (stopped, swapped out) cannot tell its own absence from the others' silence, so it grants
 a new tolerance to every peer that was not dead before.
@@ -20,6 +19,7 @@ a new tolerance to every peer that was not dead before.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 
 LATE_HALF_LIFE_S = 10.0
@@ -27,9 +27,15 @@ ANSWERS = 5
 
 
 class Liveness:
-    """When each node was last heard, and so which are dead. Times are the engine's, in seconds."""
+    """When each node was last heard, and so which are dead. Times are the engine's, in seconds.
 
-    def __init__(self, interval_s: float, tolerance_s: float, now: float) -> None:
+    `owed` returns until when this agent has promised not to take a node for dead.
+    """
+
+    def __init__(
+        self, interval_s: float, tolerance_s: float, now: float, owed: Callable[[str], float] = lambda _node: -inf
+    ) -> None:
+        self._owed = owed
         self.interval_s = interval_s
         self.tolerance_s = tolerance_s
         self._last_look = now
@@ -106,7 +112,7 @@ class Liveness:
 
     @property
     def promise_s(self) -> float:
-        """For how long after it was heard no peer is taken for dead, now and for some time to come."""
+        """For how long after it was heard this agent promises not to take a peer for dead."""
         return self.tolerance_s + self._late_s
 
     def mark_gone(self, node: str) -> None:
@@ -160,4 +166,5 @@ class Liveness:
 
     def _due_at(self, node: str) -> float:
         since = self._watched_since[node]
-        return max(since, self._heard_at.get(node, since)) + self.tolerance_s + 2 * self._late_s
+        due_at = max(since, self._heard_at.get(node, since)) + self.tolerance_s + 2 * self._late_s
+        return max(due_at, self._owed(node))

@@ -9,8 +9,8 @@ from math import inf
 import pytest
 from values import JOB, member, sealed
 
-from softrun.agent.consensus.touch import DRIFT
-from softrun.agent.core.allowance import HOLD, NO_BOUND, Allowance
+from softrun.agent.consensus.leases import DRIFT
+from softrun.agent.core.allowance import HOLD, NO_BOUND, PAST, Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import observations as saw
@@ -57,6 +57,13 @@ def test_without_any_lease_nobody_counts_on_this_node_and_nothing_is_changed() -
     assert allowance.advance(-inf, NOBODY_LEASES) == []
     assert allowance.advance(14.0, NOBODY_LEASES)
     assert allowance.advance(-inf, NOBODY_LEASES) == []
+
+
+def test_in_a_world_without_any_lease_no_step_is_completed_until_there_is_one() -> None:
+    allowance = an_allowance()
+    assert allowance.advance(-inf, NOBODY_LEASES, entered_at=10.0) == [Allow(PAST, 14.0)]
+    assert allowance.advance(-inf, NOBODY_LEASES, entered_at=10.0) == []
+    assert allowance.advance(14.0, NOBODY_LEASES, entered_at=10.0) == [Allow(13.0, 14.0)]
 
 
 def test_alone_in_its_world_it_needs_nobody_until_there_are_others() -> None:
@@ -158,7 +165,7 @@ def in_touch(agent: Agent) -> float:
 
 def test_a_follower_counts_from_when_it_said_what_its_leader_has_answered() -> None:
     agent = Agent(leader="b")
-    assert agent.allowed is None, "nobody counts on it yet"
+    assert agent.allowed == Allow(PAST, 100.0 + TOLERANCE_S), "nobody counts on it yet, so no step may be completed"
     agent.answer = leading
     agent.see(saw.LinkUp("b"))
     assert in_touch(agent) == pytest.approx(100.0)
@@ -178,7 +185,7 @@ def test_a_leader_counts_from_when_it_said_what_the_last_member_has_answered() -
     agent = Agent(leader="a")
     agent.answer = following
     agent.see(saw.Heard("b", Hello(Report(member("b"), NodeIntent.READY))))
-    assert agent.allowed is None, "a follower beats first"
+    assert agent.allowed == Allow(PAST, 100.0 + TOLERANCE_S), "a follower beats first"
     beats = saw.Heard("b", Beat(1.0, 0.0, TOLERANCE_S, asks=True))
     agent.go_on(110.0, beats)
     assert in_touch(agent) >= 110.0 - TOLERANCE_S / 2 - 1, "it is renewed when half of it is over"

@@ -180,12 +180,12 @@ def test_who_dies_while_the_lease_stands_has_left_nobody_behind() -> None:
     agent = Agent(C)
     agent.follow("a")
     agent.election.link_down("b", gone=True)
-    assert not agent.election.touch.parted(["b"])
+    assert not agent.election.leases.parted(["b"])
     agent.hear("a", Beat(at=7.0, echo=9.8, grant_s=5.0, leads=True))
     agent.election.link_down("b", gone=True)
-    assert agent.election.touch.parted(["b"])
+    assert agent.election.leases.parted(["b"])
     agent.hear("b", Beat(at=7.0))
-    assert not agent.election.touch.parted(["b"]), "it lives"
+    assert not agent.election.leases.parted(["b"]), "it lives"
     assert not agent.election.gone("b")
 
 

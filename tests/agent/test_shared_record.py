@@ -8,6 +8,7 @@ import pytest
 from one_engine import Agent, paused, said, sought
 from values import member, sealed
 
+from softrun.agent.consensus.leases import DRIFT
 from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -290,3 +291,64 @@ def test_a_record_tells_for_how_long_its_job_has_had_a_world() -> None:
     away = Report(member("c"), NodeIntent.AWAY, lineage="a@1", sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
     assert asked.round.worked_s == 60.0
+
+
+# --- leases
+
+
+def test_the_world_that_it_has_sealed_is_a_lease_for_the_leader_and_those_that_follow_get_theirs() -> None:
+    """Its workers are bounded from the first moment: its agent may be stopped right after."""
+    agent = meeting()
+    for node in "bc":
+        agent.see(saw.Heard(node, Beat(at=7.0)))
+    away = Report(member("c"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
+    agent.now = 1.0
+    effects = [
+        effect
+        for node in "bc"
+        for effect in agent.see(saw.Heard(node, Accepted(asked.round.version, asked.ballot, "a@1")))
+    ]
+    assert agent.engine.record == asked.round
+    (allowed,) = (effect for effect in effects if isinstance(effect, do.Allow))
+    assert allowed.leave_at == pytest.approx(3.0 * (1 - DRIFT)), "from when it asked the others to accept"
+    grants = {to: beat.grant_s for to, beat in said(effects, Beat)}
+    assert grants.keys() == {"b", "c"}
+    assert all(0.0 < grant_s <= allowed.leave_at - agent.now for grant_s in grants.values())
+
+
+def following() -> Agent:
+    """It follows b in a world with b and c, by a lease that stands until 103."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    world = sealed(*(member(node) for node in "bac"))
+    agent.now = 100.0
+    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="b@1"), stands=True)))
+    agent.see(saw.LinkUp("b"))
+    agent.say()
+    agent.see(saw.Heard("b", Beat(at=7.0, echo=100.0, grant_s=3.0, leads=True)))
+    return agent
+
+
+def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> None:
+    """The others may decide it at any time, and a lease that it was granted before is worth nothing then."""
+    agent = following()
+    agent.now = 101.0
+    record = agent.engine.record
+    assert record is not None
+    without = replace(record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
+    effects = agent.see(saw.Heard("b", Accept((0, "b"), without)))
+    assert said(effects, Accepted)
+    assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [101.0]
+    agent.see(saw.Heard("b", Beat(at=8.0, echo=100.9, grant_s=3.0, leads=True)))
+    assert not [effect for effect in agent.go_on(101.9) if isinstance(effect, do.Allow)], "nor is another"
+
+
+def test_whom_it_is_about_to_leave_behind_it_grants_no_lease() -> None:
+    agent = meeting()
+    effects: list[do.Effect] = []
+    for second in range(1, 6):
+        effects += agent.go_on(float(second))
+        effects += agent.see(saw.Heard("b", Beat(at=float(second), echo=agent.now, grant_s=3.0, asks=True)))
+    assert [asked.round.lost for _, asked in said(effects, Accept)] == [("c",)]
+    c_returns = saw.Heard("c", Beat(at=3.0, echo=agent.now, grant_s=3.0, asks=True))
+    assert {beat.grant_s for to, beat in said(agent.see(c_returns), Beat) if to == "c"} == {0.0}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from simulation.cluster import Cluster
-from softrun.agent.consensus import touch
+from softrun.agent.consensus import leases
 
-DRIFT = touch.DRIFT / 3
+DRIFT = leases.DRIFT / 3
 """Two clocks go apart by no more than the agents reckon with."""
 TAKES_OVER = 0.5
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from softrun.agent.consensus import replica
+from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Replica
-from softrun.agent.consensus.touch import Touch
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine import Engine
@@ -331,11 +331,21 @@ def misses_nobody_who_never_asked() -> list[Patch]:
 def takes_hearing_for_being_heard() -> list[Patch]:
     """A lease counts from when it arrives, rather than from the beat that it answers."""
 
-    def wrong(self: Touch, node: str, beat: Beat, now: float) -> bool:
+    def wrong(self: Leases, node: str, beat: Beat, now: float) -> bool:
         return right(self, node, replace(beat, echo=now if beat.echo else 0.0), now)
 
-    right = Touch.heard
-    return [(Touch, "heard", wrong)]
+    right = Leases.heard
+    return [(Leases, "heard", wrong)]
+
+
+def grants_leases_without_having_one() -> list[Patch]:
+    """A leader that others may have replaced tells its followers that nobody has."""
+
+    def wrong(self: Leases, to: str, now: float, *, leads: bool, follows: bool, asks: bool) -> Beat:
+        return replace(right(self, to, now, leads=False, follows=leads or follows, asks=asks), leads=leads)
+
+    right = Leases.beat
+    return [(Leases, "beat", wrong)]
 
 
 def grants_leases_that_are_to_end() -> list[Patch]:
@@ -423,8 +433,8 @@ def a_new_witness_votes_as_the_old_one() -> list[Patch]:
 def works_on_by_the_store_alone() -> list[Patch]:
     """An agent that others miss does not stop its workers, as long as its lease in the store stands."""
 
-    def wrong(self: Allowance, until: float, lease: LeaseClock) -> do.Allow:
-        return right(self, until if not lease.leased else inf, lease)
+    def wrong(self: Allowance, until: float, lease: LeaseClock, entered_at: float | None) -> do.Allow:
+        return right(self, until if not lease.leased else inf, lease, entered_at)
 
     right = Allowance._wanted
     return [(Allowance, "_wanted", wrong)]
@@ -524,7 +534,11 @@ def gives_no_time_to_save() -> list[Patch]:
 
 WITNESS_MUTANTS = (
     Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
-    Mutant("a_new_witness_votes_as_the_old_one", a_new_witness_votes_as_the_old_one, ("OneHistory",)),
+    Mutant(
+        "a_new_witness_votes_as_the_old_one",
+        a_new_witness_votes_as_the_old_one,
+        ("OneHistory", "NobodyMeetsTheReplaced"),
+    ),
 )
 """For jobs that have one (`test_witness`)."""
 
@@ -548,6 +562,7 @@ MUTANTS = (
     Mutant("takes_hearing_for_being_heard", takes_hearing_for_being_heard, ("NobodyMeetsTheReplaced",)),
     Mutant("ends_leases_under_any_record", ends_leases_under_any_record, ("NobodyMeetsTheReplaced",)),
     Mutant("grants_leases_that_are_to_end", grants_leases_that_are_to_end, ("NobodyMeetsTheReplaced",)),
+    Mutant("grants_leases_without_having_one", grants_leases_without_having_one, ("NobodyMeetsTheReplaced",)),
     Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain")),
     Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress")),
     Mutant("waits_for_a_quorum_only", waits_for_a_quorum_only, ("OneHistory", "Progress")),

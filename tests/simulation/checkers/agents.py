@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from simulation.checkers.base import Checker
 from simulation.cluster import Node
-from simulation.store import LeasedStore
 from simulation.workers import SLOW_TO_GET_OUT_S
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -15,16 +14,19 @@ WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopp
 
 
 class NobodyMeetsTheReplaced(Checker):
-    """Where the store has leases, the workers of a node that is taken for dead and lives have stopped by then.
+    """The workers of a node that is taken for dead and lives have stopped by then.
 
-    But for workers that never ask of an agent that was itself stopped: it stops them when it wakes.
+    But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but for a node
+    that has founded another job meanwhile.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
-        if before is None or not isinstance(self.cluster.store, LeasedStore):
+        if before is None:
             return
         for name in after.lost:
             node = self.cluster.nodes[name]
+            if node.engine.record is None or node.engine.record.lineage != before.lineage:
+                continue
             sleeps = node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)
             if node.alive and not sleeps and not node.holds_workers(self.cluster.now):
                 working = [
