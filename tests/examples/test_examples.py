@@ -90,7 +90,7 @@ def test_an_example(example: str, cluster: LocalCluster, tmp_path: Path) -> None
     assert node.wait(PATIENCE_S) == 0, node.output()
     assert len(re.findall(proof, node.output())) == (1 if example in ONE_LINE else 2), node.output()
     # Python's own resource tracker ends a moment after the program that has spawned functions.
-    cluster.wait_for("nothing is left", lambda: not cluster.orphans(), 10)
+    cluster.wait_for("nothing is left", lambda: not cluster.orphans())
 
 
 def install(package: Path, directory: Path) -> None:

@@ -32,7 +32,7 @@ def cluster(tmp_path: Path, launch: Begin) -> Iterator[LocalCluster]:
         living = [node for node in cluster.nodes if node.process.poll() is None]
         for node in living:
             node.kill()
-        cluster.wait_for("no orphan is left", lambda: not cluster.orphans(), 5)
+        cluster.wait_for("no orphan is left", lambda: not cluster.orphans())
 
 
 @pytest.fixture

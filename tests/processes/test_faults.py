@@ -162,7 +162,7 @@ def test_only_the_agent_is_killed_and_its_workers_die_with_it(cluster: LocalClus
     survivors = newest(cluster.steps()) - set(orphans)
     at = b.signal(signal.SIGKILL)
     b.wait()
-    cluster.wait_for("its workers are gone", lambda: not cluster.orphans(), 5)
+    cluster.wait_for("its workers are gone", lambda: not cluster.orphans())
     cluster.wait_for("recovery", lambda: recovery(cluster.steps(), at, survivors))
 
 
@@ -334,4 +334,4 @@ def test_children_of_a_worker_that_obeys_sigterm_end_with_it(cluster: LocalClust
     child = int(node.output().split("child ")[1].split()[0])
     node.signal(signal.SIGTERM)
     assert node.wait() == 1
-    cluster.wait_for("the child has ended", lambda: not alive(child), 5)
+    cluster.wait_for("the child has ended", lambda: not alive(child))

@@ -229,7 +229,7 @@ def test_who_is_told_twice_ends_at_once(cluster: LocalCluster, job: Job) -> None
         node.signal(signal.SIGTERM)
         return node.process.poll() is not None
 
-    cluster.wait_for("the end", again, 10)
+    cluster.wait_for("the end", again)
     assert node.wait() in (1, -signal.SIGTERM), "the last one may come when it has cleaned up"
 
 

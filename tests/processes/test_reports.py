@@ -266,7 +266,7 @@ def test_154849_a_signal_that_is_not_handled_leaves_no_orphan(cluster: LocalClus
     cluster.wait_for_steps(1)
     a.signal(signal.SIGUSR1)
     assert a.wait() == -signal.SIGUSR1
-    cluster.wait_for("its worker is gone", lambda: not cluster.orphans(), 5)
+    cluster.wait_for("its worker is gone", lambda: not cluster.orphans())
 
 
 def test_150916_and_123678_one_agent_is_killed_and_the_other_goes_on(cluster: LocalCluster, begin: Start) -> None:

@@ -35,7 +35,7 @@ def test_the_group_ends_with_the_agent() -> None:
             assert [pid for pid in pids if not alive(pid)] == []
         finally:
             agent.kill()  # it would never end by itself
-        agent.wait(10)
+        agent.wait(60)
         assert all(has_ended(pid) for pid in pids)
 
 
@@ -50,7 +50,7 @@ def test_what_a_worker_has_left_goes_on_when_it_is_cut() -> None:
     )
     assert worker.stdout is not None
     child = int(worker.stdout.readline())
-    assert worker.wait(10) == 0
+    assert worker.wait(60) == 0
     lifeline.cut()
     lifeline.cut()
     assert alive(child)

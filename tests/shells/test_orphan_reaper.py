@@ -108,7 +108,7 @@ def reapers_of(agent: subprocess.Popen[str], cluster: LocalCluster) -> list[int]
         found = [pid for pid in descendants(agent.pid) if shown_by(pid) == f"orphan reaper of {agent.pid}"]
         return found if len(found) == 2 else None
 
-    return cluster.wait_for("two reapers show themselves", both, 10)
+    return cluster.wait_for("two reapers show themselves", both)
 
 
 @pytest.mark.parametrize("also_killed", [0, 1])
@@ -123,7 +123,7 @@ def test_nobody_outlives_the_agent(
     reapers = reapers_of(agent, cluster)
     for pid in [*reapers[:also_killed], agent.pid]:
         os.kill(pid, signal.SIGKILL)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert all(has_ended(pid) for pid in [child, *reapers])
     assert not kept.exists()
     assert alive(others_child), "a token that only begins alike is another agent's"
@@ -144,7 +144,7 @@ def test_one_of_both_marks_is_enough(
 ) -> None:
     process, child = begin(reaper.mark_of(token, 1), limit=limit, environment=not limit)
     reaper.kill_all_of(token)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert has_ended(child)
 
 
@@ -154,7 +154,7 @@ def test_one_workers_mark_is_not_anothers(
     process, child = begin(reaper.mark_of(token, 1), "no parent")
     other, others_child = begin(reaper.mark_of(token, 2), "no parent")
     reaper.kill_marked(reaper.mark_of(token, 1))
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert has_ended(child)
     assert alive(other.pid)
     assert alive(others_child)
