@@ -101,7 +101,7 @@ class Leases:
         stood = now < self.until
         before, self._members, self._lacking = self._members, members, ""
         if not set(members) <= {*before, self._node}:
-            self._until = min(self._until, since + self._tolerance_s)
+            self._until = min(self._until, since + self._tolerance_s * (1 - DRIFT))
         if proposed:
             self._until = max(self._until, since + self._tolerance_s * (1 - DRIFT))
         return now < self.until and not stood
