@@ -8,6 +8,7 @@ pure, so the first five read no clock and do no input or output.
     rendezvous/     who leads, and how one agreed world becomes the next
     live/           the calls of live_workers: one verdict for all workers of a world
     core/           the engine of one node: its stages, its workers, their health and their steps
+    proof/          what proves who speaks, and what is said of an agent after its end
     links/          the connections between agents, and how they prove who they are
     store/          etcd, which keeps the record of a job that has one; where a job is, and its settings
     torch_elastic/  torch's elastic package: all that is used of it, and what is offered in its shape

@@ -93,6 +93,7 @@ class LightAgent:
             self._links,
             cast("WorkerStores", _PretendedStores(self._observations.put_threadsafe)),
             cast("Supervisor", _PretendedWorkers(self)),
+            keep=lambda _last_words: None,  # nothing outlives one of these
             clock=self._clock,
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -90,8 +90,20 @@ class Node:
         return [self.process.pid, *descendants(self.process.pid)]
 
     def kill(self) -> float:
-        """End the whole node as a power cut does; returns when, by the monotonic clock."""
-        at = self.signal_family(signal.SIGKILL)
+        """Kill the agent and all that it has started, but for its orphan reapers, which tell its peers.
+
+        Returns when, by the monotonic clock.
+        """
+        return self._kill([pid for pid in self.family() if not _is_reaper(pid)])
+
+    def kill_all(self) -> float:
+        """Kill the orphan reapers as well, so that nobody can tell of the end of this node."""
+        return self._kill(self.family())
+
+    def _kill(self, pids: list[int]) -> float:
+        at = time.monotonic()
+        for pid in pids:
+            send(pid, signal.SIGKILL)
         self.process.wait()
         return at
 
@@ -145,7 +157,7 @@ class LocalCluster:
                 send(pid, signal.SIGKILL)
         for node in self.nodes:
             node.process.wait()
-        for pid in self.orphans():
+        for pid in self._left():
             send(pid, signal.SIGKILL)
 
     def start(self, name: str, command: Sequence[str], env: dict[str, str] | None = None) -> Node:
@@ -171,7 +183,11 @@ class LocalCluster:
         return list(self._steps)
 
     def orphans(self) -> list[int]:
-        """Processes that belong to this cluster and whose launcher has ended."""
+        """Processes that belong to this cluster and whose launcher has ended, but for its orphan reapers: they go on
+        for a while to tell of that."""
+        return [pid for pid in self._left() if not _is_reaper(pid)]
+
+    def _left(self) -> list[int]:
         living = {pid for node in self.nodes for pid in node.family() if alive(pid)}
         return [pid for pid in all_pids() if pid not in living and marked(pid, str(self.steps_directory))]
 
@@ -289,6 +305,10 @@ def shown_by(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
     except OSError:
         return ""
+
+
+def _is_reaper(pid: int) -> bool:
+    return shown_by(pid).startswith("orphan reaper of") or "orphan_reaper_main" in shown_by(pid)
 
 
 def descendants(pid: int) -> list[int]:

@@ -15,6 +15,7 @@ from softrun.agent.protocol.model import (
     Ballot,
     Decided,
     Hello,
+    LastWords,
     Member,
     Message,
     Prepare,
@@ -41,12 +42,12 @@ class Agent:
         self.node = node
         self.gone: set[str] = set()
         self.silent: set[str] = set()
-        self.parted: set[str] = set()
+        self.refusing: set[str] = set()
         self.sure = True
         peers = Peers(
             gone=self.gone.__contains__,
-            silent=self.silent.__contains__,
-            parted=lambda nodes: self.parted.issuperset(nodes),
+            silent=lambda node: node in self.silent | self.refusing,
+            missed=self.silent.__contains__,
             stands=lambda: self.sure,
         )
         self.replica = Replica(node, peers)
@@ -62,6 +63,13 @@ class Agent:
 
     def hear(self, node: str, message: Agreement) -> list[tuple[str | None, Message]]:
         return self._said([*self.replica.hear(node, self._about(message)), *self.replica.advance()])
+
+    def bury(self, *nodes: str, words: LastWords | None = None) -> list[tuple[str | None, Message]]:
+        """It hears the last words of these: they knew the record that it knows, and had accepted nothing."""
+        for node in nodes:
+            self.gone.add(node)
+            self.replica.bury(node, words or LastWords(self.record))
+        return self._said(self.replica.advance())
 
     def greet(
         self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None

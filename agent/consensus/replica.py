@@ -13,10 +13,14 @@ of one):
 The first two are left out by the record's first member, in its first ballot, and by voters that have promised with
 their Hello, when they began to follow that leader.
 
-A record is decided once every member has accepted it, but for those known to be dead, and for silent ones if a quorum
-has accepted it (`softrun.agent.consensus.quorum`). So each member in touch has each record: if all others die, it knows
-what was agreed on. A proposal is made only if it can be decided as far as its maker knows; else it waits, and the
-engine proposes again.
+A record is decided once every member has accepted it, but for those known to have ended, and for silent ones if a
+quorum has accepted it (`softrun.agent.consensus.quorum`). So each member in touch has each record: if all others die,
+it knows what was agreed on. A proposal is made only if it can be decided as far as its maker knows; else it waits, and
+the engine proposes again.
+
+That a member has ended is known by its last words, which say what it had accepted: it has answered Prepare for good. So
+the living need no quorum if only such members are missing: whatever was decided before, they have read the votes for
+it, and no other ballot can be under way.
 
 The voters are the members, and the witness if the record has one (`softrun.agent.consensus.witness`). It is asked with
 the others, and waited for only if they are too few without it: a slow or dead witness delays nothing.
@@ -26,12 +30,13 @@ Nothing is written to a disk: an agent that ends never returns under its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from operator import attrgetter
 
-from softrun.agent.consensus.quorum import is_quorum
+from softrun.agent.consensus.quorum import is_majority, is_quorum
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
 from softrun.agent.protocol.model import (
@@ -41,6 +46,7 @@ from softrun.agent.protocol.model import (
     Ballot,
     Decided,
     Hello,
+    LastWords,
     Prepare,
     Promise,
     Record,
@@ -60,9 +66,10 @@ class Peers:
     gone: Callable[[str], bool]
     """Whether the process of a node has certainly ended."""
     silent: Callable[[str], bool]
-    """Whether a node is taken for dead because it was not heard. Of the witness: whether its vote cannot be had."""
-    parted: Callable[[list[str]], bool]
-    """Whether these nodes, which are gone, had certainly not left this agent behind."""
+    """Whether a node is taken for dead because it was not heard, or because its host refuses. Of the witness: whether
+    its vote cannot be had."""
+    missed: Callable[[str], bool]
+    """Whether a node is taken for dead because it was not heard, whatever its host says."""
     stands: Callable[[], bool]
     """Whether this agent is sure that its record is the newest, or follows one that is."""
     worked_s: Callable[[Round], float] = attrgetter("worked_s")
@@ -101,6 +108,8 @@ class Replica:
         self._accepted: Round | None = None
         self._accepted_at = -inf
         self._attempt: _Attempt | None = None
+        self._last_words: dict[str, LastWords] = {}  # of members that have ended
+        self._own_words = LastWords()
         self._promised_ahead: dict[str, Ballot] = {}  # to this agent, by voters that were not asked
         self._news: Round | None = None
         self.since = -inf
@@ -120,6 +129,14 @@ class Replica:
     def missing(self) -> Collection[str]:
         """The voters whose answer to its own proposal is missing."""
         return self._attempt.missing if self._attempt is not None else ()
+
+    @property
+    def last_words(self) -> LastWords:
+        """What this agent would have others know if it ended now: the same object as long as it is the same."""
+        words, accepted_in = self._own_words, self._accepted_in if self._accepted is not None else None
+        if (words.round, words.accepted_in) != (self.record, accepted_in) or words.accepted is not self._accepted:
+            self._own_words = LastWords(self.record, accepted_in, self._accepted)
+        return self._own_words
 
     def take(self) -> Round | None:
         """Return the record if it has changed since the last call."""
@@ -198,7 +215,7 @@ class Replica:
         if self.record is None or attempt is None or not self._suffices(attempt.answered, attempt.missing):
             return []
         if attempt.accept is None:
-            return self._ask_to_accept(attempt, _bound_to(attempt.promises) or attempt.wish)
+            return self._ask_to_accept(attempt, _bound_to(attempt.promises, self._votes_left()) or attempt.wish)
         decided = Decided(attempt.accept.round.version, attempt.ballot, attempt.accept.round.lineage)
         effects = _say(self.record, decided)
         self._adopt(attempt.accept.round, self._accepted_at, proposed=True)
@@ -344,6 +361,49 @@ class Replica:
             self._past[self.record.lineage] = self.record
         self._adopt(round_)
 
+    def bury(self, node: str, words: LastWords) -> None:
+        """Take in what `node` knew when it ended."""
+        self._last_words[node] = words
+        known = words.round
+        if known is not None and self._knows_less_than(known):
+            self.read(known)
+        else:
+            self._heed_votes_left()
+
+    def _knows_less_than(self, round_: Round) -> bool:
+        record = self.record
+        return record is not None and record.lineage == round_.lineage and record.version < round_.version
+
+    def _heed_votes_left(self) -> None:
+        """A ballot in which a member that has ended accepted something is one that every later one must be above."""
+        record, left = self.record, self._votes_left()
+        if record is None or not left:
+            return
+        last = max(left, key=_accepted_in)
+        if self._votes(self._node):
+            self._promised = max(self._promised, _accepted_in(last))
+            if self._attempt is not None and self._attempt.ballot < _accepted_in(last):
+                self._drop()
+        elif last.accepted is not None and all(self._is_buried(m.node) for m in record.members):
+            self.read(last.accepted)  # nobody else can decide on anything else any more
+
+    def _votes_left(self) -> list[LastWords]:
+        """What members that have ended had accepted as the next record."""
+        record = self.record
+        members = record.by_node if record is not None else {}
+        return [
+            words
+            for node, words in self._last_words.items()
+            if node in members and words.round == record and words.accepted is not None
+        ]
+
+    def _is_buried(self, node: str) -> bool:
+        """Whether it is known what `node` had accepted when it ended: at the most what its last words say."""
+        words, record = self._last_words.get(node), self.record
+        if words is None or record is None:
+            return False
+        return words.round is None or (words.round.lineage == record.lineage and words.round.version <= record.version)
+
     # --- helpers
 
     def _adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> None:
@@ -356,6 +416,9 @@ class Replica:
         self._accepted = self._attempt = None
         self._promised_ahead.clear()
         self.short = self.dropped = False
+        members = self.record.by_node if self.record is not None else {}
+        self._last_words = {node: words for node, words in self._last_words.items() if node in members}
+        self._heed_votes_left()
 
     def _is_foreign(self, message: Agreement) -> bool:
         """Whether the message is about another job that was this one, or will be."""
@@ -375,7 +438,9 @@ class Replica:
         return self.record is not None and _votes_in(self.record, node)
 
     def _is_out(self, node: str) -> bool:
-        return node != self._node and (self._peers.gone(node) or self._peers.silent(node))
+        if node == self._node:
+            return False
+        return self._is_buried(node) or self._peers.gone(node) or self._peers.silent(node)
 
     def _suffices(self, present: Collection[str], missing: dict[str, None]) -> bool:
         """Whether the voters that are `present` may decide without those that are `missing`."""
@@ -386,11 +451,14 @@ class Replica:
         if first != record.witness and not self._is_out(first):
             return False  # the usual case, for each answer of thousands
         members = [node for node in missing if node != record.witness]
-        if all(self._peers.gone(node) for node in members) and (
-            not is_quorum(record, missing) or self._peers.parted(members)
-        ):
+        if all(self._is_buried(node) for node in members):
             return True
-        return is_quorum(record, present) and all(self._is_out(node) for node in members)
+        if not all(self._is_out(node) for node in members):
+            return False
+        # What is refused proves so little that half of them wait as they do for silent ones.
+        return is_majority(record, present) or (
+            is_quorum(record, present) and all(self._is_buried(node) or self._peers.missed(node) for node in members)
+        )
 
     def _under_way(self, version: int, ballot: Ballot) -> _Attempt | None:
         attempt = self._attempt
@@ -433,7 +501,10 @@ def _votes_in(record: Round, node: str) -> bool:
     return node in record.by_node or (node != "" and node == record.witness)
 
 
-def _bound_to(promises: list[Promise]) -> Round | None:
+def _bound_to(*votes: Sequence[Promise | LastWords]) -> Round | None:
     """What the highest ballot has accepted: it may have been decided."""
-    last = max(promises, key=lambda promise: promise.accepted_in or NO_BALLOT)
-    return last.accepted
+    return max(chain(*votes), key=_accepted_in).accepted
+
+
+def _accepted_in(vote: Promise | LastWords) -> Ballot:
+    return vote.accepted_in or NO_BALLOT

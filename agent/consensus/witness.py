@@ -47,7 +47,7 @@ FORGET_S = 30.0
 """How long it keeps to a job whose agents do not speak, if others with the same id ask; longer if they wait longer."""
 _TOLERANCES = 4  # that are waited for at least
 
-_ALONE = Peers(gone=lambda _: False, silent=lambda _: False, parted=lambda _: False, stands=lambda: False)
+_ALONE = Peers(gone=lambda _: False, silent=lambda _: False, missed=lambda _: False, stands=lambda: False)
 """It proposes nothing, so it need not know who lives."""
 
 

@@ -81,13 +81,13 @@ class WitnessLink:
             return [do.Note(f"the witness at {self._where} answers")]
         return []
 
-    def lost(self, node: str, gone: bool, now: float) -> list[Effect]:
-        """A link with `node` is lost; `gone`: its process has certainly ended, too."""
+    def lost(self, node: str, refused: bool, now: float) -> list[Effect]:
+        """A link with `node` is lost; `refused`: nobody listens there any more."""
         if node != self._node:
             return []
-        self._refused = gone
+        self._refused = refused
         self._lose(now)  # and there is nothing left to hang up
-        return [do.Note(f"the witness at {self._where} has ended: {WITHOUT_IT}", warning=True)] if gone else []
+        return [do.Note(f"the witness at {self._where} has ended: {WITHOUT_IT}", warning=True)] if refused else []
 
     def _not_found(self, stranger: str, now: float) -> list[Effect]:
         self._failed += 1

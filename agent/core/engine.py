@@ -41,6 +41,7 @@ from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     NO_REQUEST,
     Address,
+    LastWords,
     Member,
     Message,
     NodeIntent,
@@ -135,6 +136,11 @@ class Engine:
         return self._standing.record
 
     @property
+    def last_words(self) -> LastWords:
+        """What others are to know if this agent ends now: the same object as long as it is the same."""
+        return self._shared.last_words
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether it waits because too few members of its world are in touch."""
         return self._standing.cut_off
@@ -207,12 +213,14 @@ class Engine:
             case saw.LinkUp(node):
                 self._effects += self._election.link_up(node, self._said())
                 self._effects += self._calls.link_up(node)
-            case saw.LinkDown(node, gone):
-                self._link_down(node, gone)
+            case saw.LinkDown(node, refused):
+                self._link_down(node, refused)
             case saw.Listening() | saw.Found() | saw.NotFound():
-                ended = self._shared.looked(seen, self._said())
-                if ended:
-                    self._link_down(ended, gone=True)
+                sought = self._shared.looked(seen, self._said())
+                if sought and not self._election.silent(sought):
+                    self._link_down(sought, refused=True)
+            case saw.Heard(node, LastWords() as words):
+                self._ended(node, words)
             case saw.Heard(node, (Calls() | Verdict()) as said):
                 self._effects += self._calls.hear(node, said, self._now)
             case saw.Heard(node, message):
@@ -246,8 +254,16 @@ class Engine:
         if self.stage is Stage.ENDED:
             return
         self._effects += self._election.hear(node, message, self._said())
-        if isinstance(message, Report) and message.ends:
-            self._link_down(node, gone=True)
+
+    def _ended(self, node: str, words: LastWords) -> None:
+        """The agent of `node` has ended, and its workers with it."""
+        if words.report is not None:
+            self._effects += self._election.hear(node, words.report, self._said())
+        news = self._shared.bury(node, words)
+        if news is not None:
+            self._adopt(news)
+        self._link_down(node, refused=True)
+        self._election.mark_gone(node)
 
     def _called(self, local_rank: int, launch: int, call: Call) -> None:
         """A worker's first call in its world, or one that says that its block has failed."""
@@ -438,10 +454,10 @@ class Engine:
                 self._hurry = True
                 self._stages.leave(Result(Outcome.STORE_LOST, reason), self._now)
 
-    def _link_down(self, node: str, gone: bool) -> None:
-        self._shared.link_down(node, gone)
-        self._election.link_down(node, gone)
-        if gone and node in self._standing.peers:
+    def _link_down(self, node: str, refused: bool) -> None:
+        self._shared.link_down(node, refused)
+        self._election.link_down(node, refused)
+        if refused and node in self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
 
     # --- nodes leave and join between two steps
@@ -496,7 +512,7 @@ class Engine:
     def _end(self, result: Result) -> None:
         if self._workers.living():
             raise AssertionError("ended with workers alive")
-        self._effects += self._election.take_leave(self._report())
+        self._effects += self._election.take_leave(self._report(), self.last_words)
         self._effects.append(
             do.End(Result(result.outcome, result.reason, result.failures, result.signum, self._workers.ranks()))
         )

@@ -27,6 +27,7 @@ from softrun.agent.protocol.model import (
     Address,
     Decided,
     Hello,
+    LastWords,
     Message,
     Phase,
     Prepare,
@@ -40,6 +41,7 @@ from softrun.agent.protocol.model import (
 from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.election import Election
 
+_NO_WORDS = LastWords()
 VISIT_S = 0.1  # members that are not heard are looked for when no other has come in for so long
 
 
@@ -69,7 +71,7 @@ class SharedRecord:
         peers = Peers(
             election.gone,
             self._is_silent,
-            election.leases.parted,
+            election.missed,
             stands=lambda: self._stands,
             worked_s=self._worked_s,
             now=lambda: self._now,
@@ -94,7 +96,7 @@ class SharedRecord:
         self._witness.look(now)
 
     def looked(self, seen: saw.Listening | saw.Found | saw.NotFound, own: Report) -> str:
-        """Take in what was at an endpoint. Returns the member whose process has ended, if that is certain now."""
+        """Take in what was at an endpoint. Returns the member that was looked for there and refused, if one was."""
         match seen:
             case saw.Found() | saw.NotFound() if seen.endpoint == self._witness.address:
                 self._effects += self._witness.looked(seen, self._standing.record, self._stands, self._now)
@@ -115,9 +117,25 @@ class SharedRecord:
         leads = self._election.leadership.leading and not self._standing.cut_off
         return self._replica.show(node) if self._replica is not None and leads else ()
 
-    def link_down(self, node: str, gone: bool) -> None:
-        """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
-        self._effects += self._witness.lost(node, gone, self._now)
+    def link_down(self, node: str, refused: bool) -> None:
+        """Note that a link with `node` is lost. `refused`: nobody listens there any more."""
+        self._effects += self._witness.lost(node, refused, self._now)
+
+    def bury(self, node: str, words: LastWords) -> Round | None:
+        """Take in what `node` knew when it ended. Returns the record if there is a new one, as `hear` does."""
+        replica = self._replica
+        if replica is None:
+            return None
+        replica.bury(node, words)
+        news = self._take(replica)
+        if news is not None:
+            self._effects += replica.show(None)
+        return news
+
+    @property
+    def last_words(self) -> LastWords:
+        """What others are to know if this agent ends now."""
+        return self._replica.last_words if self._replica is not None else _NO_WORDS
 
     def hear(self, node: str, message: Message, own: Report) -> Round | None:
         """Take in a message from `node`, before the election does. `own` is this agent's last report.

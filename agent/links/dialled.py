@@ -1,12 +1,16 @@
 """What this agent dials: its links, one to a node, and probes.
 
-A probe finds out whether a peer is gone, or only the link to it. The kernel closes the sockets of a process that dies,
-so a link that breaks is the quickest sign of a death. But a link may break for other reasons, too, so this agent then
-dials the peer's listener once more. If it is refused, or somebody else answers, the process is gone; with a job secret,
-somebody else is whoever cannot prove to be that node. If the peer answers as before, only the link was lost. Silence
-for `PROBE_S` proves nothing, and is left to the missed beats.
+A probe finds out whether a peer has ended, or only the link to it. The kernel closes the sockets of a process that
+dies, so a link that breaks is the quickest sign of a death. But a link may break for other reasons, too, so this agent
+then dials the peer's listener once more:
 
-Only peers to which a link was up are probed. With a secret no stranger can be one.
+    what outlives the peer answers        it has ended, and these were its last words (`softrun.agent.proof.testament`)
+    the peer answers as before            only the link was lost
+    nobody listens, or somebody else      refused: it may have ended with all of its host, or be behind a firewall
+    silence for `PROBE_S`                 it proves nothing, and is left to the missed beats
+
+With a job secret, somebody else is whoever cannot prove to be that node. Only peers to which a link was up are probed,
+and those that are said to have ended. With a secret no stranger can be one.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from __future__ import annotations
 import errno
 from functools import partial
 
+from softrun.agent.errors import ProtocolError
 from softrun.agent.links.connection import Connection
-from softrun.agent.links.handshake import Dialling, RefusedError
+from softrun.agent.links.handshake import Dialling, EndedError, RefusedError
 from softrun.agent.links.wiring import Wiring
 from softrun.agent.protocol.codec import decode_message
-from softrun.agent.protocol.model import Member
+from softrun.agent.protocol.model import LastWords, Member
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp
 
 PROBE_S = 5.0
@@ -33,22 +38,36 @@ class Probes:
         self._until: dict[Connection, float] = {}  # in the order in which they are due
 
     def look(self, node: str, address: tuple[str, int], tries: int = TRIES) -> None:
-        """Find out whether the agent of `node`, which listened at `address`, is gone."""
+        """Find out whether the agent of `node`, which listened at `address`, has ended."""
 
         def answered(connection: Connection, line: bytes) -> None:
-            gone = not dialling.is_alive(line)
+            try:
+                is_alive = dialling.is_alive(line)
+            except EndedError as end:
+                if end.reply:
+                    self._wiring.send(connection, end.reply)
+                connection.sealing, connection.up, connection.on_line = end.sealing, True, told
+                return
+            finish(connection, refused=not is_alive)
+
+        def told(connection: Connection, line: bytes) -> None:
+            message = decode_message(connection.unseal(line))
+            if not isinstance(message, LastWords):
+                raise ProtocolError("these are no last words")
+            self._wiring.observe(Heard(node, message))
+            finish(connection, refused=False)
+
+        def finish(connection: Connection, refused: bool) -> None:
             self._forget(connection)
             connection.close()
-            self._wiring.observe(LinkDown(node, gone))
+            self._wiring.observe(LinkDown(node, refused))
 
         def closed(connection: Connection, code: int) -> None:
             self._forget(connection)
-            if code in (errno.ECONNREFUSED, errno.EPROTO):
-                self._wiring.observe(LinkDown(node, gone=True))
-            elif code in (0, errno.ECONNRESET) and tries > 1:
+            if code in (0, errno.ECONNRESET) and tries > 1:
                 self.look(node, address, tries - 1)
             else:
-                self._wiring.observe(LinkDown(node, gone=False))
+                self._wiring.observe(LinkDown(node, refused=code in (errno.ECONNREFUSED, errno.EPROTO)))
 
         connection = self._wiring.connect(address, answered, closed)
         connection.node = node
@@ -122,6 +141,11 @@ class Dialled:
     def _answered(self, dialling: Dialling, connection: Connection, line: bytes) -> None:
         try:
             met = dialling.answered(line)
+        except EndedError as end:
+            self._links.pop(connection.node, None)
+            connection.close()
+            self._probes.look(end.node, connection.address)
+            return
         except RefusedError as error:
             if error.reply:
                 self._wiring.send(connection, error.reply)
@@ -149,9 +173,8 @@ class Dialled:
         if connection.up:
             self._probes.look(node, connection.address)
         else:
-            # It was never up. If its host refuses, the process has ended; else the fault may be here.
             refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(connection.address[0])
-            self._wiring.observe(LinkDown(node, gone=refused))
+            self._wiring.observe(LinkDown(node, refused))
 
     def _drop_replaced(self, node: str) -> None:
         before = self._replaced.pop(node, None)

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from softrun.agent.errors import ProtocolError
+from softrun.agent.proof import proofs
 
 
 class Verdict(Enum):
@@ -18,6 +19,7 @@ class Verdict(Enum):
     OTHER_NODE = "node"
     NAMESAKE = "name"
     TOKEN = "token"  # one end has a secret, and the other has none
+    ENDED = "ended"  # the agent has ended; what outlives it says so
 
 
 def _clean(text: str) -> str:
@@ -68,29 +70,7 @@ class Proof(_Document):
 
 def transcript(greeting: Greeting, answer: Answer) -> bytes:
     """Return all that the two ends have told each other. No two exchanges have the same."""
-    parts = [
-        "softrun link",
-        str(greeting.version),
-        str(answer.version),
-        greeting.job,
-        greeting.node,
-        greeting.to,
-        greeting.host,
-        str(greeting.port),
-        str(greeting.probe),
-        greeting.nonce,
-        answer.node,
-        answer.host,
-        str(answer.port),
-        answer.nonce,
-    ]
-    return b"".join(map(counted, parts))
-
-
-def counted(text: str) -> bytes:
-    """Return the text after its length, so that what follows cannot be taken for a part of it."""
-    data = text.encode()
-    return len(data).to_bytes(4, "big") + data
+    return proofs.transcript(greeting.model_dump(), answer.model_dump())
 
 
 _Kind = TypeVar("_Kind", bound=BaseModel)

@@ -15,13 +15,13 @@ the secret can tell from the right one.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from softrun.agent.errors import ProtocolError, UsageError
-from softrun.agent.links.greetings import Answer, Greeting, Proof, Verdict, counted, line_of, read, transcript
+from softrun.agent.links.greetings import Answer, Greeting, Proof, Verdict, line_of, read, transcript
 from softrun.agent.links.sealing import Sealing
+from softrun.agent.proof import proofs
 from softrun.agent.protocol.codec import PROTOCOL_VERSION
 
 REMEDY = "give every agent the same token_file"
@@ -32,6 +32,7 @@ ANOTHER_NODE = "an agent of another node"
 ANOTHER_TOKEN = "an agent with another token"
 NO_TOKEN = "an agent without a token"
 A_TOKEN = "an agent with a token"
+AN_END = "what an agent that has ended left behind"
 NAMESAKE = "an agent that already knows another one by this node's name"
 
 
@@ -42,6 +43,16 @@ class RefusedError(ProtocolError):
         super().__init__(reason)
         self.stranger = stranger
         self.reply = reply
+
+
+class EndedError(RefusedError):
+    """The wanted agent has ended: what outlives it on its host answers. Its last words are the next line, once `reply`
+    is sent."""
+
+    def __init__(self, node: str, reply: bytes, sealing: Sealing | None) -> None:
+        super().__init__(f"the agent of {_short(node)} has ended", AN_END, reply)
+        self.node = node
+        self.sealing = sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +109,25 @@ class Dialling:
         return line_of(self._greeting)
 
     def is_alive(self, line: bytes) -> bool:
-        """Whether the answer to a probe is the wanted node's, of whatever release. Anything else is somebody else."""
+        """Whether the answer to a probe is the wanted node's, of whatever release. Anything else is somebody else.
+
+        Raises EndedError if it proves that the wanted agent has ended.
+        """
         try:
-            answer = read(Answer, line)
-            if self._identity.secret is not None:
-                return self.answered(line).node == self._greeting.to
+            return self.answered(line).node == self._greeting.to
+        except EndedError:
+            raise
+        except ProtocolError:
+            pass
+        if self._identity.secret is not None:
+            return False
+        try:
+            return read(Answer, line).node == self._greeting.to
         except ProtocolError:
             return False
-        return answer.node == self._greeting.to
 
     def answered(self, line: bytes) -> Met:
-        """Read the answer. Raises RefusedError if it is not that of the wanted agent."""
+        """Read the answer. Raises RefusedError if it is not that of the wanted agent: EndedError if that has ended."""
         greeting, secret = self._greeting, self._identity.secret
         try:
             answer = read(Answer, line)
@@ -125,13 +144,15 @@ class Dialling:
             verdict = _verdict(answer.refused)
         else:
             said = transcript(greeting, answer)
-            reply = line_of(Proof(proof=_proof(secret, "dialler", said)))
+            reply = line_of(Proof(proof=proofs.of_dialler(secret, said)))
             verdict = _proved(secret, said, answer.proof)
             sealing = _sealing(secret, said, dials=True)
-        if verdict is not Verdict.WELCOME:
+        if verdict not in (Verdict.WELCOME, Verdict.ENDED):
             raise self._refused(verdict, reply)
         if answer.node == "" or greeting.to not in ("", answer.node):
             raise RefusedError(f"somebody else answered: {_short(answer.node)}", ANOTHER_NODE)
+        if verdict is Verdict.ENDED:
+            raise EndedError(answer.node, reply, sealing)
         if greeting.to == "" and not (answer.host and answer.port):
             raise RefusedError("it does not say where it listens", ANOTHER_PROGRAM)
         return Met(answer.node, (answer.host, answer.port), reply, sealing)
@@ -192,14 +213,14 @@ class Accepting:
         answer = Answer(version=PROTOCOL_VERSION, node=identity.node, host=host, port=port, nonce=self._nonce)
         self._said = transcript(greeting, answer)
         self.waits = not greeting.probe
-        proof = _proof(identity.secret, f"acceptor {verdict.name}", self._said)
+        proof = proofs.of_acceptor(identity.secret, verdict.name, self._said)
         return line_of(answer.model_copy(update={"proof": proof}))
 
     def proved(self, line: bytes) -> None:
         """Read the dialler's proof. Raises ProtocolError if it proves nothing, or if the greeting had a fault."""
         secret = self._identity.secret
         assert secret is not None, "nobody waits for a proof without a secret"
-        if not _same(read(Proof, line).proof, _proof(secret, "dialler", self._said)):
+        if not proofs.same(read(Proof, line).proof, proofs.of_dialler(secret, self._said)):
             raise ProtocolError(f"its token is another one: {REMEDY}")
         if self.fault:
             raise ProtocolError(self.fault)
@@ -220,28 +241,16 @@ class Accepting:
         return Verdict.WELCOME, ""
 
 
-def _mac(secret: bytes, label: str, said: bytes) -> bytes:
-    return hmac.digest(secret, counted(label) + said, "sha256")
-
-
-def _proof(secret: bytes, label: str, said: bytes) -> str:
-    return _mac(secret, f"proof of the {label}", said).hex()
-
-
 def _proved(secret: bytes, said: bytes, proof: str) -> Verdict:
     """What the acceptor's proof says. Raises RefusedError if it proves nothing."""
     for verdict in Verdict:
-        if _same(proof, _proof(secret, f"acceptor {verdict.name}", said)):
+        if proofs.same(proof, proofs.of_acceptor(secret, verdict.name, said)):
             return verdict
     raise RefusedError(f"its token is another one: {REMEDY}", ANOTHER_TOKEN, reply=line_of(Proof(proof="")))
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
-
-
 def _sealing(secret: bytes, said: bytes, dials: bool) -> Sealing:
-    keys = [_mac(secret, f"key of the {end}'s lines", said) for end in ("dialler", "acceptor")]
+    keys = [proofs.key_of_lines(secret, end, said) for end in ("dialler", "acceptor")]
     return Sealing(*(keys if dials else reversed(keys)))
 
 

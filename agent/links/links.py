@@ -13,6 +13,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable
+from typing import Any
 
 from softrun.agent.links.accepted import Accepted
 from softrun.agent.links.connection import Connection
@@ -25,7 +26,7 @@ from softrun.agent.links.relay import Relays
 from softrun.agent.links.seeker import Seeker
 from softrun.agent.links.strangers import Strangers
 from softrun.agent.links.wiring import Wiring
-from softrun.agent.protocol.codec import encode_message
+from softrun.agent.protocol.codec import PROTOCOL_VERSION, encode_message
 from softrun.agent.protocol.effects import Seek
 from softrun.agent.protocol.model import Member, Message
 from softrun.agent.protocol.observations import Observation
@@ -91,8 +92,27 @@ class Links:
             listen_at=self._listeners.listen_at,
             has_link=self._has_dialled,
             adopt=self._dialled.adopt,
+            look=self._probes.look,
             listens=listens,
         )
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Who this agent is, for its testament."""
+        identity = self._wiring.identity
+        return {
+            "version": PROTOCOL_VERSION,
+            "job": identity.job,
+            "node": identity.node,
+            "host": identity.host,
+            "port": identity.port,
+            "secret": (identity.secret or b"").hex(),
+        }
+
+    @property
+    def descriptor(self) -> int:
+        """Of the listening socket that the peers know."""
+        return self._listeners.descriptor
 
     @property
     def endpoint_port(self) -> int | None:

@@ -48,6 +48,11 @@ class Listeners:
         self.endpoint_port: int | None = None
         selector.register(main, selectors.EVENT_READ, lambda _mask: self._accept(main, False))
 
+    @property
+    def descriptor(self) -> int:
+        """Of the socket that the peers know."""
+        return self._main.fileno()
+
     def listens_at(self, endpoint: Address) -> bool:
         """Whether this agent listens at the endpoint already."""
         return endpoint in self._endpoints

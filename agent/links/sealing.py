@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 
 from softrun.agent.errors import ProtocolError
+from softrun.agent.proof.proofs import seal
 
 _DIGITS = 64
 
@@ -25,19 +26,15 @@ class Sealing:
 
     def seal(self, line: bytes) -> bytes:
         """Return the line with the next seal. Send it before the next one is sealed."""
-        sealed = _seal(self._send_key, self._sent, line) + b" " + line
+        sealed = seal(self._send_key, self._sent, line) + b" " + line
         self._sent += 1
         return sealed
 
     def open(self, sealed: bytes) -> bytes:
         """Return the line without its seal. Raises ProtocolError if it is not the peer's next one: close the link."""
         line = sealed[_DIGITS + 1 :]
-        wanted = _seal(self._receive_key, self._received, line) + b" "
+        wanted = seal(self._receive_key, self._received, line) + b" "
         if not hmac.compare_digest(sealed[: _DIGITS + 1], wanted):
             raise ProtocolError("a line on it was changed, repeated or left out on the way")
         self._received += 1
         return line
-
-
-def _seal(key: bytes, count: int, line: bytes) -> bytes:
-    return hmac.digest(key, count.to_bytes(8, "big") + line, "sha256").hex().encode()

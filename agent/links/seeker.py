@@ -9,7 +9,7 @@ from functools import partial
 
 from softrun.agent.errors import ProtocolError
 from softrun.agent.links.connection import Connection
-from softrun.agent.links.handshake import ANOTHER_PROGRAM, Dialling, RefusedError
+from softrun.agent.links.handshake import ANOTHER_PROGRAM, Dialling, EndedError, RefusedError
 from softrun.agent.links.names import Place
 from softrun.agent.links.wiring import Wiring
 from softrun.agent.protocol.model import Address
@@ -35,7 +35,8 @@ class Seeker:
     """The searches of one agent.
 
     `listen_at` tries to listen at an endpoint. `has_link` says whether there is a link to a node already, and `adopt`
-    takes over one that was found. `listens`: whether this agent may listen there; None: if the address is its own.
+    takes over one that was found. `look` finds out about a node that has ended. `listens`: whether this agent may
+    listen there; None: if the address is its own.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Seeker:
         listen_at: Callable[[Address, Sequence[Place], bool], bool],
         has_link: Callable[[str], bool],
         adopt: Callable[[Connection], None],
+        look: Callable[[str, tuple[str, int]], None],
         listens: bool | None,
     ) -> None:
         self._wiring = wiring
@@ -52,6 +54,7 @@ class Seeker:
         self._listen_at = listen_at
         self._has_link = has_link
         self._adopt = adopt
+        self._look = look
         self._listens = listens
         self._searches: dict[Address, _Search] = {}
 
@@ -100,6 +103,11 @@ class Seeker:
     def _answered(self, search: _Search, dialling: Dialling, connection: Connection, line: bytes) -> None:
         try:
             met = dialling.answered(line)
+        except EndedError as end:
+            self._end(search)
+            self._look(end.node, connection.address)
+            self._wiring.observe(NotFound(search.endpoint))
+            return
         except RefusedError as error:
             search.stranger = error.stranger
             if error.reply:

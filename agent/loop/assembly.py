@@ -9,7 +9,7 @@ import resource
 import selectors
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.links.links import Links
 from softrun.agent.loop.driver import Driver
 from softrun.agent.loop.observation_queue import ObservationQueue, SignalsToQueue
+from softrun.agent.proof.testament import Testament
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.observations import Observation
 from softrun.agent.snapshots.keeper import SnapshotKeeper
@@ -38,7 +39,7 @@ def run_agent(
     policy: RestartPolicyStrategy,
     backend: Backend,
     signals: Iterable[str],
-    supervised: Callable[[selectors.BaseSelector, Observe, Observe], Supervisor],
+    supervised: Callable[[selectors.BaseSelector, Observe, Observe, Sequence[int]], Supervisor],
 ) -> tuple[Result, Supervisor]:
     """Run an agent until it ends; returns its result and its supervisor, all of whose workers have ended."""
     _allow_many_files()
@@ -57,14 +58,20 @@ def run_agent(
         )
         store = StoreThreads(backend.open, observations.put_threadsafe) if backend.open is not None else None
         relay = links.relay_to if backend.named_store is not None else None
+        testament = Testament(links.about)
         worker_stores = WorkerStores(observations.put_threadsafe, backend.bind, relay)
-        supervisor = supervised(selector, observations.put, observations.put_threadsafe)
+        has_peers = config.job.max_nodes > 1
+        descriptors = (links.descriptor, testament.descriptor) if has_peers else ()
+        supervisor = supervised(selector, observations.put, observations.put_threadsafe, descriptors)
         keeper = SnapshotKeeper(supervisor.directory, config.host, backend.bind, selector)
         supervisor.add_to_environments({**keeper.environment, NODE_VARIABLE: config.node})
         engine = Engine(replace(config, port=links.port), policy, time.monotonic())
-        driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor)
+        driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor, testament.write)
         try:
             return driver.run(), supervisor
+        except BaseException:
+            supervisor.give_up()
+            raise
         finally:
             links.close()
             if store is not None:
@@ -72,6 +79,7 @@ def run_agent(
             worker_stores.close_all()
             keeper.close()
             supervisor.close()
+            testament.close()
             observations.close()
             selector.close()
 

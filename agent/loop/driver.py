@@ -17,7 +17,9 @@ from softrun.agent.core.engine import Engine
 from softrun.agent.links.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
+from softrun.agent.protocol.codec import encode_message
 from softrun.agent.protocol.effects import Effect, Result
+from softrun.agent.protocol.model import LastWords
 from softrun.agent.protocol.observations import Tick
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.base import StoreThreads
@@ -33,7 +35,7 @@ logger = logging.getLogger("softrun")
 
 
 class Driver:
-    """The loop of one agent: it observes, and carries effects out."""
+    """The loop of one agent: it observes, and carries effects out. `keep` keeps its last words in case it is killed."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Driver:
         links: Links,
         worker_stores: WorkerStores,
         supervisor: Supervisor,
+        keep: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -53,6 +56,8 @@ class Driver:
         self._links = links
         self._worker_stores = worker_stores
         self._supervisor = supervisor
+        self._keep = keep
+        self._last_words: LastWords | None = None
         self._clock = clock
 
     def run(self) -> Result:
@@ -64,7 +69,9 @@ class Driver:
         deadline, looked_at, quick = None, 0.0, False
         while True:
             while (observation := self._observations.take()) is not None:
-                for effect in self._engine.observe(observation, self._clock()):
+                effects = self._engine.observe(observation, self._clock())
+                self._keep_last_words()
+                for effect in effects:
                     if isinstance(effect, do.End):
                         return effect.result
                     if not isinstance(effect, do.Say):
@@ -88,6 +95,12 @@ class Driver:
             self._supervisor.listen()
             if deadline is not None and now >= deadline:
                 self._observations.put(Tick())
+
+    def _keep_last_words(self) -> None:
+        """Before anybody hears of what this agent has decided."""
+        if (words := self._engine.last_words) is not self._last_words:
+            self._last_words = words
+            self._keep(encode_message(words))
 
     @property
     def _stored(self) -> StoreThreads:

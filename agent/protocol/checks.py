@@ -29,6 +29,7 @@ from softrun.agent.protocol.model import (
     Decided,
     Hello,
     JobSettings,
+    LastWords,
     Member,
     Message,
     Phase,
@@ -80,6 +81,12 @@ def check_message(message: Message) -> None:
             check_round(message.round)
         case Promise(accepted=Round() as accepted):
             check_round(accepted)
+        case LastWords():
+            for round_ in (message.round, message.accepted):
+                if round_ is not None:
+                    check_round(round_)
+            if message.report is not None:
+                check_report(message.report)
     for fault in _of_message(message):
         raise ProtocolError(f"a message of the kind {type(message).__name__} cannot be meant: {fault}")
 
@@ -186,6 +193,8 @@ def _of_message(message: Message) -> Iterator[str]:
             yield from _of_ballot(message.ballot)
             if isinstance(message, Promise) and message.accepted_in is not None:
                 yield from _of_ballot(message.accepted_in)
+        case LastWords(round_, accepted_in, accepted, _):
+            yield from _of_last_words(round_, accepted_in, accepted)
         case Calls():
             yield from _of_calls(message)
         case Verdict():
@@ -197,6 +206,17 @@ def _of_message(message: Message) -> Iterator[str]:
                 yield from _of_ballot(promises)
             if beat is not None:
                 yield from _of_fields(beat)
+
+
+def _of_last_words(round_: Round | None, accepted_in: Ballot | None, accepted: Round | None) -> Iterator[str]:
+    if accepted_in is None and accepted is None:
+        return
+    if accepted_in is None or accepted is None:
+        yield "something was accepted in no ballot, or nothing in a ballot"
+        return
+    yield from _of_ballot(accepted_in)
+    if round_ is not None and (accepted.version, accepted.lineage) != (round_.version + 1, round_.lineage):
+        yield f"version {accepted.version} was accepted as the next one after {round_.version}"
 
 
 def _of_calls(calls: Calls) -> Iterator[str]:

@@ -20,10 +20,12 @@ from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
+    Ballot,
     Beat,
     Decided,
     Hello,
     JobSettings,
+    LastWords,
     Member,
     Message,
     Phase,
@@ -37,7 +39,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
@@ -51,6 +53,7 @@ _NAMES: dict[type, bytes] = {
     Beat: b"beat",
     Record: b"record",
     Witnessed: b"witnessed",
+    LastWords: b"lastwords",
     Prepare: b"prepare",
     Promise: b"promise",
     Accept: b"accept",
@@ -61,13 +64,16 @@ _NAMES: dict[type, bytes] = {
     Verdict: b"verdict",
 }
 _ADAPTERS: dict[bytes, TypeAdapter[Message]] = {
-    name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in (Accept, Promise, Record)
+    name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in (Accept, Promise, Record, LastWords)
 }
 _CARRIES: dict[bytes, TypeAdapter[tuple[Accept | Promise | Record, _Written | None]]] = {
     _NAMES[kind]: TypeAdapter(tuple[kind, _Written | None])  # type: ignore[valid-type]
     for kind in (Accept, Promise, Record)
 }
 """The messages that carry a record, which is written apart from the rest."""
+_LAST_WORDS: TypeAdapter[tuple[_Written | None, Ballot | None, _Written | None, Report | None]] = TypeAdapter(
+    tuple[_Written | None, Ballot | None, _Written | None, Report | None]
+)
 _NO_ROUND = Round(0, 0, Phase.OPEN, (), JobSettings(1, 1, "", ""))
 
 
@@ -143,6 +149,9 @@ def encode_message(message: Message) -> bytes:
             body = _CARRIES[name].dump_json((replace(message, round=_NO_ROUND), _written(message.round)))
         case Promise(accepted=Round() as accepted):
             body = _CARRIES[name].dump_json((replace(message, accepted=None), _written(accepted)))
+        case LastWords(round_, accepted_in, accepted, report):
+            known, next_one = (_written(each) if each is not None else None for each in (round_, accepted))
+            body = _LAST_WORDS.dump_json((known, accepted_in, next_one, report))
         case Promise():
             body = _CARRIES[name].dump_json((message, None))
         case _:
@@ -168,6 +177,10 @@ def _read_message(data: bytes) -> Message:
             if round_ is None:
                 raise ProtocolError("a message on a link cannot be read: it lacks its record")
             return replace(message, round=round_)
+        if name == _NAMES[LastWords]:
+            known, accepted_in, next_one, report = _LAST_WORDS.validate_json(body)
+            read = [_read(each) if each is not None else None for each in (known, next_one)]
+            return LastWords(read[0], accepted_in, read[1], report)
         if name not in _ADAPTERS:
             raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}")
         return _ADAPTERS[name].validate_json(body)

@@ -316,7 +316,21 @@ class Witnessed:
     lineage: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Its sender has ended, and so have its workers: it says so itself, or what outlives it on its host does.
+
+    `round` is the record that it knew, None if it knew none, and `accepted` what it accepted as the next one, in ballot
+    `accepted_in`: nobody will change its vote any more. `report` is its last one, if it says so itself.
+    """
+
+    round: Round | None = None
+    accepted_in: Ballot | None = None
+    accepted: Round | None = None
+    report: Report | None = None
+
+
 Agreement = Prepare | Promise | Accept | Accepted | Refused | Decided
 """The messages by which the members agree on the next record (`softrun.agent.consensus.replica`)."""
 
-Message = Report | Hello | Beat | Record | Witnessed | Agreement | Calls | Verdict
+Message = Report | Hello | Beat | Record | Witnessed | LastWords | Agreement | Calls | Verdict

@@ -56,10 +56,14 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A link to or from this node is down, or could not be made. `gone`: its process has certainly ended, too."""
+    """A link to or from this node is down, or could not be made.
+
+    `refused`: nobody listens there, or somebody else, so it may have ended. If that is certain, its `LastWords` were
+    heard before.
+    """
 
     node: str
-    gone: bool
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True)

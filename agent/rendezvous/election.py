@@ -18,7 +18,7 @@ from math import inf
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Ballot, Beat, Hello, Member, Message, Phase, Record, Report, Round
+from softrun.agent.protocol.model import Ballot, Beat, Hello, LastWords, Member, Message, Phase, Record, Report, Round
 from softrun.agent.rendezvous import member_status, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
@@ -54,6 +54,7 @@ class Election:
         self._following: str | None = None
         self._link_up = False
         self._redial_at: float | None = None
+        self._is_leaderless = False
         self._said: Report | None = None
         self._beat_at = now
         # Nodes to which this agent has a link although it does not follow them, and whether they have answered on it.
@@ -184,18 +185,20 @@ class Election:
         del self._found[node]
         return [do.HangUp(node)]
 
-    def link_down(self, node: str, gone: bool) -> None:
-        """Note that a link with `node` is lost. `gone`: its process has certainly ended, too."""
+    def link_down(self, node: str, refused: bool) -> None:
+        """Note that a link with `node` is lost. `refused`: nobody listens there any more, which proves nothing."""
         self._found.pop(node, None)
         self.leases.forget(node)
-        if gone:
-            self._mark_gone(node)
+        if refused:
+            self._liveness.mark_refused(node, self._now)
+            self.leadership.mark_gone(node)
         self.leadership.lose_touch(node)
         if node == self._following:
             self._link_up = False
             self._redial_at = self._now + self._interval_s / 4
 
-    def _mark_gone(self, node: str) -> None:
+    def mark_gone(self, node: str) -> None:
+        """Note that the process of `node` has certainly ended."""
         self.leases.part(node, self._now)
         self._liveness.mark_gone(node)
         self.leadership.mark_gone(node)
@@ -205,8 +208,12 @@ class Election:
         return self._liveness.gone(node)
 
     def silent(self, node: str) -> bool:
-        """Return whether `node` was expected to speak and has not for the tolerance."""
+        """Return whether `node` refuses, or was expected to speak and has not for the tolerance."""
         return self._liveness.dead(node, self._now)
+
+    def missed(self, node: str) -> bool:
+        """Return whether `node` was expected to speak and has not for the tolerance."""
+        return self._liveness.missed(node, self._now)
 
     def is_elsewhere(self, node: str) -> bool:
         """Return whether `node` has said that it is in another job, which was founded beside this one."""
@@ -283,6 +290,7 @@ class Election:
             self._redial_at,
             self.leadership.again_at,
             self._lease_ender.deadline if self._lease_ender is not None else None,
+            self._liveness.refusals_until if self._is_leaderless else None,
         ]
 
     def advance(
@@ -296,6 +304,9 @@ class Election:
         effects = self.tell(own)
         effects += self._hang_up_silent()
         leader = self.leader(record, own)
+        if leader is None and self._liveness.forgive_refusals(self._now):
+            leader = self.leader(record, own)
+        self._is_leaderless = leader is None
         effects += self._follow(leader, own)
         if not may_propose:
             self.leadership.stand_down()
@@ -333,9 +344,11 @@ class Election:
         """Return the effect that begins a job, or one whose members are all gone, with this record."""
         return self.leadership.propose(round_, self._now, begins=True)
 
-    def take_leave(self, own: Report) -> list[Effect]:
-        """Return the last effects of this agent: its last report."""
-        return self.tell(replace(own, ends=True, sequence=own.sequence + 1))
+    def take_leave(self, own: Report, words: LastWords) -> list[Effect]:
+        """Return the last effects of this agent: its last words, with its last report."""
+        last = replace(words, report=replace(own, ends=True, sequence=own.sequence + 1))
+        to_leader = [do.Say(self._following, last)] if self._following is not None and self._link_up else []
+        return [*to_leader, do.Say(None, last)]
 
     def tell(self, own: Report) -> list[Effect]:
         """Return the effects that send `own` to the leader and the followers, if it is news to them."""

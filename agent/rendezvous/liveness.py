@@ -1,8 +1,9 @@
 """Which nodes are dead, judged only by the reader's own monotonic clock.
 
-A peer is dead if its process is certainly gone (the kernel closed its link and its port refuses a new one), or if it
-was watched and not heard within the tolerance. Only peers that have reason to speak are watched: a leader watches all
-members, a follower watches its leader. The silence of any other node means nothing.
+A peer is dead if its process is certainly gone (it said so itself, or what outlives it did), if its host refuses a
+link to it, or if it was watched and not heard within the tolerance. Only the first is certain. Only peers that have
+reason to speak are watched: a leader watches all members, a follower watches its leader. The silence of any other node
+means nothing.
 
 If the store has leases, silence proves nothing. A lease that has expired or was ended does
 (`softrun.agent.rendezvous.lease_ender`), because its owner has stopped its workers by then. It remains a proof until
@@ -42,6 +43,7 @@ class Liveness:
         self._heard_at: dict[str, float] = {}
         self._watched_since: dict[str, float] = {}
         self._gone: set[str] = set()
+        self._refused: dict[str, float] = {}  # and until when that is believed if nobody else can lead
         self.leased = False
         self._lease_numbers: dict[str, int] = {}
         self._expired: dict[str, int] = {}  # the last expired lease_number of each node
@@ -80,6 +82,7 @@ class Liveness:
         Another agent leads, or has made a new round, and for it the members were alive.
         """
         self._watched_since.clear()
+        self._refused.clear()
 
     def heard(self, node: str, now: float) -> None:
         """Note that `node` was heard at `now`."""
@@ -88,6 +91,7 @@ class Liveness:
             self._was_late(now - before - 2 * self.interval_s, now)
         self._heard_at[node] = now
         self._gone.discard(node)
+        self._refused.pop(node, None)
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
 
@@ -119,6 +123,22 @@ class Liveness:
         """Note that the process of `node` is certainly gone, until it is heard again."""
         self._gone.add(node)
 
+    def mark_refused(self, node: str, now: float) -> None:
+        """Note that a link to `node` was refused: it counts as dead until it is heard again, which proves nothing."""
+        self._refused[node] = now + self.tolerance_s
+
+    def forgive_refusals(self, now: float) -> bool:
+        """Believe no refusal that is old: whoever was refused is to be dialled again. Returns whether there is any."""
+        old = [node for node, until in self._refused.items() if until <= now]
+        for node in old:
+            del self._refused[node]
+        return bool(old)
+
+    @property
+    def refusals_until(self) -> float | None:
+        """When the first refusal is old."""
+        return min(self._refused.values(), default=None)
+
     def holds(self, node: str, lease_number: int) -> None:
         """Note the lease that `node` has, as it says itself or as the record says."""
         self._lease_numbers[node] = max(lease_number, self._lease_numbers.get(node, 0))
@@ -132,8 +152,8 @@ class Liveness:
         return node in self._gone or (node in self._expired and self._expired[node] >= self._lease_numbers.get(node, 0))
 
     def dead(self, node: str, now: float) -> bool:
-        """Return whether `node` is gone, or was watched and silent for the tolerance."""
-        return self.gone(node) or (not self.leased and self.missed(node, now))
+        """Return whether `node` is gone, refuses, or was watched and silent for the tolerance."""
+        return self.gone(node) or node in self._refused or (not self.leased and self.missed(node, now))
 
     def missed(self, node: str, now: float) -> bool:
         """Return whether `node` was watched and silent for the tolerance."""
@@ -149,8 +169,9 @@ class Liveness:
         return self._lease_numbers.get(node, 0)
 
     def silent(self, node: str, now: float) -> bool:
-        """Return whether `node` is gone or was not heard within the tolerance, even if it had no reason to speak."""
-        return self.gone(node) or node not in self._heard_at or now - self._heard_at[node] >= self.tolerance_s
+        """Return whether `node` is gone, refuses or was not heard within the tolerance, whatever reason it had."""
+        unheard = node not in self._heard_at or now - self._heard_at[node] >= self.tolerance_s
+        return self.gone(node) or node in self._refused or unheard
 
     def due(self, now: float) -> bool:
         """Return whether a peer may have become overdue since the last call of `deadline`."""

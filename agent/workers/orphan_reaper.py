@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,10 +22,14 @@ logger = logging.getLogger("softrun")
 
 
 class OrphanReapers:
-    """Starts the reapers."""
+    """Starts the reapers. With the descriptors of its listening socket and testament they answer for the agent."""
 
-    def __init__(self, token: str, directory: Path, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, token: str, directory: Path, selector: selectors.BaseSelector, descriptors: Sequence[int] = ()
+    ) -> None:
         self._command = [sys.executable, "-I", "-S", reaper.__file__, token, str(directory), str(os.getpid())]
+        self._command += map(str, descriptors)
+        self._descriptors = descriptors
         self._selector = selector
         self._starts = 0
         self._living: dict[int, subprocess.Popen[bytes]] = {}  # by pidfd
@@ -36,7 +41,7 @@ class OrphanReapers:
             raise
 
     def close(self, all_is_well: bool) -> None:
-        """Let the reapers end; unless `all_is_well`, they kill the processes that are left."""
+        """Let the reapers end. Unless `all_is_well`, they kill what is left, and answer for this agent."""
         for process in self._living.values():
             if process.stdin is None:
                 raise AssertionError("an orphan reaper was started without its pipe")
@@ -44,7 +49,7 @@ class OrphanReapers:
                 if all_is_well:
                     process.stdin.write(reaper.ALL_IS_WELL)
                 process.stdin.close()
-        for process in self._living.values():
+        for process in self._living.values() if all_is_well or not self._descriptors else ():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_FAREWELL_S)
         for pidfd in list(self._living):
@@ -54,7 +59,9 @@ class OrphanReapers:
         self._starts += 1
         # No mark of another agent, inside whose worker this one may run: see orphan_reaper_main.py.
         env = {name: value for name, value in os.environ.items() if name != reaper.VARIABLE}
-        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, env=env, start_new_session=True, pass_fds=self._descriptors
+        )
         pidfd = os.pidfd_open(process.pid)
         self._living[pidfd] = process
         self._selector.register(pidfd, selectors.EVENT_READ, lambda _mask: self._ended(pidfd))

@@ -1,9 +1,11 @@
 """The orphan reaper: a small process beside an agent, which ends whatever the agent leaves behind when it dies.
 
-It is run as a script (`python -I -S orphan_reaper_main.py TOKEN DIRECTORY AGENT`) and holds the reading end of a pipe
-whose writing end only the agent has. When the agent dies, however it dies, the kernel closes that end; the reaper then
-kills every process that carries a mark with that TOKEN, which are the workers and all that they have started, and
-removes the agent's channels. An agent that ends in good order says so first, and the reaper just ends.
+It is run as a script (`python -I -S orphan_reaper_main.py TOKEN DIRECTORY AGENT [LISTENER TESTAMENT]`) and holds the
+reading end of a pipe whose writing end only the agent has. When the agent dies, however it dies, the kernel closes that
+end; the reaper then kills every process that carries a mark with that TOKEN, which are the workers and all that they
+have started, and removes the agent's channels. For `TELLS_S` it answers whoever dials the agent that this one has ended
+(`softrun.agent.proof.testament`), if it was given the agent's listening socket and its testament, as two descriptors.
+An agent that ends in good order says so first, and the reaper just ends.
 
 A mark is `TOKEN-NUMBER`: the agent's token and the number of the worker. A process carries it in two ways:
 
@@ -26,7 +28,12 @@ import sys
 TYPE_CHECKING = False  # like the name in `typing`, whose import takes time
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
+TELLS_S = 60.0
+"""For how long it answers for an agent that was killed."""
+ANSWERS_FIRST_S = 0.5  # before it tidies up: peers that had a link ask at once
+_LOOKS_ROUND_S = 1.0  # what it needs to answer is read then, if its agent lives so long
 VARIABLE = "SOFTRUN_AGENT"
 ALL_IS_WELL = b"."
 LIMIT = 10  # RLIMIT_LOCKS
@@ -36,8 +43,8 @@ _ROUNDS = 1000
 _ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # fields of /proc/self/stat, counted after the name
 
 
-def main(token: str, directory: str, agent: int) -> None:
-    """Wait for the agent to end, then kill what it has left behind."""
+def main(token: str, directory: str, agent: int, descriptors: "list[int]") -> None:
+    """Wait for the agent to end, then kill what it has left behind, and answer for it."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, not before
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
@@ -45,9 +52,14 @@ def main(token: str, directory: str, agent: int) -> None:
     if _agent_says(agent) == ALL_IS_WELL:
         return
     kill_all_of(token)
+    _let_go_of_output()
+    if descriptors:
+        _testament().tell(*descriptors, ANSWERS_FIRST_S)
     import shutil  # imported only now, since it takes time
 
     shutil.rmtree(directory, ignore_errors=True)
+    if descriptors:
+        _testament().tell(*descriptors, TELLS_S)
 
 
 def mark_of(token: str, number: int) -> str:
@@ -130,8 +142,30 @@ def _agent_says(agent: int) -> bytes:
         ends.register(os.pidfd_open(agent), select.POLLIN)
     except OSError:
         return b""
-    ended = dict(ends.poll())
+    ended = dict(ends.poll(_LOOKS_ROUND_S * 1000))
+    if not ended:
+        _testament()
+        ended = dict(ends.poll())
     return os.read(0, 1) if 0 in ended else b""
+
+
+def _testament() -> "ModuleType":
+    """Return the module with which it answers, imported without what its packages would import besides."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    for name, places in (("softrun", []), ("softrun.agent", [here]), ("softrun.agent.proof", [f"{here}/proof"])):
+        if name not in sys.modules:
+            sys.modules[name] = type(sys)(name)
+            sys.modules[name].__path__ = places
+    from softrun.agent.proof import testament
+
+    return testament
+
+
+def _let_go_of_output() -> None:
+    """Whoever reads what the agent has printed must not wait for this process."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(nothing, descriptor)
 
 
 def _show(name: str) -> None:
@@ -150,4 +184,4 @@ def _show(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(argument) for argument in sys.argv[4:]])

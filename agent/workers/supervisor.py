@@ -89,7 +89,10 @@ class _Worker:
 
 
 class Supervisor:
-    """`observe` is called in the driver's thread, `post` from any thread."""
+    """`observe` is called in the driver's thread, `post` from any thread.
+
+    `descriptors`: this agent's listening socket and testament, with which its orphan reapers answer for it.
+    """
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Supervisor:
         selector: selectors.BaseSelector,
         observe: Callable[[Observation], None],
         post: Callable[[Observation], None],
+        descriptors: Sequence[int] = (),
     ) -> None:
         self._spec = spec
         self._token = fork_server.token if fork_server is not None else secrets.token_hex(TOKEN_BYTES)
@@ -118,11 +122,12 @@ class Supervisor:
         self._signalled: set[Key] = set()
         self._allowed = (0.0, 0.0)
         self._marked = 0
+        self._all_is_well = True
         self._added: dict[str, str] = {}
         self._watcher: DirectoryWatcher | None = None
         self._directory = ChannelsDirectory.make()
         try:
-            self._reapers = OrphanReapers(self._token, self._directory.path, selector)
+            self._reapers = OrphanReapers(self._token, self._directory.path, selector, descriptors)
         except OSError:
             self._directory.close()
             raise
@@ -263,15 +268,18 @@ class Supervisor:
         """What the functions have returned that came to their end, by local rank."""
         return {rank: process.value() for rank, process in sorted(self._succeeded.items())}
 
-    def close(self) -> None:
-        """Call this after every worker has ended; if this agent ends by a fault, it kills those that are left."""
-        all_is_well = not self._expected  # one of those may be forked right now
+    def give_up(self) -> None:
+        """This agent ends by a fault: kill the workers, before its peers see that it has ended."""
+        self._all_is_well = False
         for key, process in self._processes.items():
-            if isinstance(process, Adopted):
-                continue  # it ends by itself when this agent is gone
-            signal_group(process.pid, signal.SIGKILL)
-            all_is_well &= process.reap(_FAREWELL_S) is not None
-            reaper.kill_marked(self._workers[key].mark)
+            if not isinstance(process, Adopted):  # such a one ends by itself when this agent is gone
+                signal_group(process.pid, signal.SIGKILL)
+                process.reap(_FAREWELL_S)
+                reaper.kill_marked(self._workers[key].mark)
+
+    def close(self) -> None:
+        """Call this after every worker has ended, or after `give_up`."""
+        all_is_well = self._all_is_well and not self._expected  # one of those may be forked right now
         self._spawner.close()
         if self._watcher is not None:
             self._watcher.stop()

@@ -38,13 +38,12 @@ class Node:
         self.name = name
         self.gone: set[str] = set()
         self.silent: set[str] = set()
-        self.parted: set[str] = set()
         self.doubted = False  # another has taken it for dead, so no lease of its own stands any more
         self.alive = True
         peers = Peers(
             gone=self.gone.__contains__,
             silent=self.silent.__contains__,
-            parted=lambda nodes: self.parted.issuperset(nodes),
+            missed=self.silent.__contains__,
             stands=lambda: not self.doubted,
         )
         self.replica = Replica(name, peers)
@@ -192,12 +191,13 @@ class Cluster:
         self.nodes[name].alive = False
 
     def learn(self, name: str, target: str) -> None:
-        """One sees that another has died."""
-        node = self.nodes[name]
-        if not self.nodes[target].alive and name != target:
-            node.gone.add(target)
-            if not node.doubted:
-                node.parted.add(target)
+        """One hears the last words of another that has died; a witness leaves none."""
+        node, dead = self.nodes[name], self.nodes[target]
+        if dead.alive or name == target or isinstance(node, Third) or isinstance(dead, Third):
+            return
+        node.gone.add(target)
+        if node.alive:
+            node.replica.bury(target, dead.replica.last_words)
             self._do(node, [])
 
     def forget(self, name: str) -> None:

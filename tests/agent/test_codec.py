@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -17,6 +18,7 @@ from softrun.agent.protocol.model import (
     Beat,
     Decided,
     Hello,
+    LastWords,
     Message,
     Prepare,
     Promise,
@@ -38,6 +40,7 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Beat(1.5, 0.25, 5.0, leads=True, asks=True),
         Record(WORLD, stands=True),
         Witnessed(7, "a@1"),
+        LastWords(WORLD, BALLOT, replace(WORLD, version=WORLD.version + 1), ready(member("a"))),
         Prepare(3, BALLOT),
         Promise(3, BALLOT, (2, "b"), WORLD),
         Accept(BALLOT, WORLD),

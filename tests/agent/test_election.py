@@ -12,6 +12,7 @@ from softrun.agent.protocol.model import (
     Address,
     Beat,
     Hello,
+    LastWords,
     Member,
     Message,
     NodeIntent,
@@ -179,10 +180,10 @@ def test_when_the_leaders_lease_stands_all_that_follow_get_theirs() -> None:
 def test_who_dies_while_the_lease_stands_has_left_nobody_behind() -> None:
     agent = Agent(C)
     agent.follow("a")
-    agent.election.link_down("b", gone=True)
+    agent.election.mark_gone("b")
     assert not agent.election.leases.parted(["b"])
     agent.hear("a", Beat(at=7.0, echo=9.8, grant_s=5.0, leads=True))
-    agent.election.link_down("b", gone=True)
+    agent.election.mark_gone("b")
     assert agent.election.leases.parted(["b"])
     agent.hear("b", Beat(at=7.0))
     assert not agent.election.leases.parted(["b"]), "it lives"
@@ -213,8 +214,11 @@ def test_a_member_whose_lease_is_to_end_is_granted_none_by_its_leader() -> None:
 
 def test_the_last_report_says_that_it_is_the_last() -> None:
     agent = Agent(C)
-    ((_, report),) = said(agent.election.take_leave(agent.own))
-    assert isinstance(report, Report)
+    ((_, words),) = said(agent.election.take_leave(agent.own, LastWords(WORLD)))
+    assert isinstance(words, LastWords)
+    assert words.round == WORLD
+    report = words.report
+    assert report is not None
     assert report.ends
     assert report.sequence > agent.own.sequence, "or it would be taken for an older one"
 
@@ -277,7 +281,7 @@ def test_who_is_in_touch_need_not_be_looked_for() -> None:
     assert not leads.election.in_touch("b")
     leads.hear("b", ready(B))
     assert leads.election.in_touch("b")
-    leads.election.link_down("b", gone=False)
+    leads.election.link_down("b", refused=False)
     assert not leads.election.in_touch("b")
 
 
@@ -290,9 +294,9 @@ D = member("d")
 def test_a_newcomer_begins_anew_when_all_members_are_gone_and_it_is_the_one_to_found_the_job() -> None:
     agent = Agent(D)
     for node in "ab":
-        agent.election.link_down(node, gone=True)
+        agent.election.mark_gone(node)
     assert not proposals(agent.advance(seeks=True)), "c may live"
-    agent.election.link_down("c", gone=True)
+    agent.election.mark_gone("c")
     assert not proposals(agent.advance(seeks=True, founds=False)), "others may know more, and one of them founds it"
     (anew,) = proposals(agent.advance(seeks=True))
     assert [m.node for m in anew.members] == ["d"]
@@ -302,7 +306,7 @@ def test_a_job_whose_nodes_had_begun_to_finish_is_over_when_they_are_gone() -> N
     finishing = replace(WORLD, finishing=True)
     agent = Agent(D, finishing)
     for node in "abc":
-        agent.election.link_down(node, gone=True)
+        agent.election.mark_gone(node)
     (last,) = proposals(agent.advance(seeks=True, founds=False))
     assert (last.phase, last.outcome) == (Phase.CLOSED, "")
 
@@ -311,6 +315,6 @@ def test_the_last_member_begins_anew_when_it_is_withdrawn_itself_and_the_others_
     """It has a say in the next record still, and no world of its own to be in."""
     agent = Agent(replace(C, incarnation=2))
     for node in "ab":
-        agent.election.link_down(node, gone=True)
+        agent.election.mark_gone(node)
     (anew,) = proposals(agent.advance(seeks=True, founds=False))
     assert [(m.node, m.incarnation) for m in anew.members] == [("c", 2)]

@@ -109,7 +109,7 @@ def test_the_death_of_a_peer_explains_no_failure_of_one_that_had_not_begun_to_wo
     def fails(launch: int) -> int:
         """Returns how many restarts are left when the next one starts."""
         before = agent.now
-        effects = agent.see(saw.LinkDown("b", gone=True), saw.WorkerExited(0, launch, 1))
+        effects = agent.see(saw.LinkDown("b", refused=True), saw.WorkerExited(0, launch, 1))
         effects += agent.go_on(before + 1.0)
         lives = launch + 1
         effects += agent.record(sealed(member("a", incarnation=lives, lives=lives), number=lives))

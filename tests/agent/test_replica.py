@@ -314,8 +314,7 @@ def test_a_member_begins_nothing() -> None:
 
 def test_who_is_one_keeps_the_job() -> None:
     agent = Agent("a")
-    agent.gone |= {"b", "c"}
-    agent.parted |= {"b", "c"}
+    agent.bury("b", "c")
     agent.propose(after(FIRST, A))
     assert agent.record.lineage == JOB
 

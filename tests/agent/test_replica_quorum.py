@@ -12,6 +12,7 @@ from softrun.agent.protocol.model import (
     Accept,
     Accepted,
     Decided,
+    LastWords,
     Prepare,
     Promise,
 )
@@ -63,41 +64,96 @@ def test_too_few_that_are_in_touch_are_named_again_for_the_next_record() -> None
     assert not agent.replica.short
 
 
-def test_known_dead_ones_are_not_waited_for_even_if_they_are_many() -> None:
+def test_those_that_have_ended_are_not_waited_for_even_if_they_are_many() -> None:
     agent = Agent("a")
-    agent.gone |= {"b"}
+    agent.bury("b")
     agent.propose(after(FIRST, A))
     assert agent.record == FIRST
-    agent.gone.add("c")
-    agent.parted |= {"b", "c"}
-    assert agent.learn() == [(None, Decided(3, FAST))]
+    assert agent.bury("c") == [(None, Decided(3, FAST))]
 
 
-def test_a_quorum_of_dead_may_have_gone_on_unless_this_agents_lease_stood() -> None:
+def test_that_nobody_listens_any_more_proves_nothing() -> None:
+    """A firewall may have refused, or somebody who forges packets."""
     agent = Agent("c")
     agent.gone |= {"a", "b"}
-    agent.parted.add("b")
     assert agent.propose(after(FIRST, C)) == []
     assert agent.replica.short, "a may have left it behind, with b"
-    agent.parted.add("a")
+    agent.bury("b")
+    assert agent.propose(after(FIRST, C)) == []
+    agent.bury("a")
     assert agent.propose(after(FIRST, C))
     assert agent.record == after(FIRST, C)
 
 
-def test_dead_ones_that_were_no_quorum_have_decided_nothing() -> None:
-    agent = Agent("c", record=replace(sealed(A, B, C, D), lineage=JOB))
-    agent.gone |= {"b", "d"}
-    agent.propose(after(agent.record, A, C))
-    assert not agent.replica.short
+def test_more_than_half_go_on_at_once_without_those_that_refuse() -> None:
+    agent = Agent("a")
+    agent.refusing.add("c")
+    agent.propose(after(FIRST, A, B))
+    agent.hear("b", Accepted(3, FAST))
+    assert agent.record == after(FIRST, A, B)
 
 
-def test_a_quorum_of_dead_cannot_be_made_up_for_by_the_silence_of_others() -> None:
+def test_half_go_on_without_those_that_refuse_once_they_are_silent_as_well() -> None:
+    agent = Agent("a", record=replace(sealed(A, B), lineage=JOB))
+    agent.refusing.add("b")
+    assert agent.propose(after(agent.record, A)) == []
+    assert agent.replica.short
+    agent.silent.add("b")
+    assert agent.propose(after(agent.record, A))
+    assert agent.record.members == (A,)
+
+
+def test_some_that_have_ended_do_not_excuse_the_silence_of_others() -> None:
     agent = Agent("d", record=replace(sealed(A, B, C, D), lineage=JOB))
-    agent.gone |= {"a", "b"}
+    agent.bury("a", "b")
     agent.silent |= {"c"}
-    agent.parted |= {"a", "b"}
     assert agent.propose(after(agent.record, D)) == []
     assert agent.replica.short
+
+
+def test_what_the_dead_had_agreed_on_is_decided_first() -> None:
+    """They were more than half, so they may have told others of it."""
+    agent, theirs = Agent("c"), after(FIRST, A, B)
+    agent.bury("a", "b", words=LastWords(FIRST, (1, "b"), theirs))
+    agent.propose(after(FIRST, C))
+    assert agent.record == theirs
+
+
+def test_one_that_has_ended_may_have_known_a_newer_record() -> None:
+    agent = Agent("c")
+    agent.bury("a", words=LastWords(SECOND))
+    assert agent.record == SECOND, "it was left behind"
+
+
+def test_one_that_has_ended_with_an_older_record_had_no_vote_on_the_next() -> None:
+    agent = Agent("a", record=SECOND)
+    agent.bury("b", words=LastWords(FIRST, FAST, SECOND))
+    agent.propose(after(SECOND, A))
+    assert agent.record == after(SECOND, A)
+
+
+def test_its_own_ballot_is_above_those_of_the_dead() -> None:
+    """The fast ballot asks nobody what was accepted before."""
+    agent, theirs = Agent("a"), after(FIRST, B, C)
+    agent.propose(after(FIRST, A, B, C))
+    assert agent.bury("b", "c", words=LastWords(FIRST, (1, "b"), theirs)) == []
+    agent.propose(after(FIRST, A))
+    assert agent.record == theirs
+
+
+def test_who_is_no_member_takes_over_what_the_dead_had_agreed_on() -> None:
+    agent, theirs = Agent("d"), after(FIRST, B, C)
+    agent.bury("a", "b")
+    assert agent.record == FIRST
+    agent.bury("c", words=LastWords(FIRST, (1, "b"), theirs))
+    assert agent.record == theirs
+
+
+def test_last_words_are_of_another_job_only_if_it_is_this_one() -> None:
+    agent = Agent("a", record=replace(sealed(A, B), lineage=JOB))
+    agent.bury("b", words=LastWords(replace(agent.record, lineage="b@1")))
+    assert agent.propose(after(agent.record, A)) == []
+    assert agent.replica.short, "nobody knows what it had accepted in this one"
 
 
 # --- with a witness
@@ -144,9 +200,9 @@ def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
     ]
 
 
-def test_a_dead_one_may_have_gone_on_with_a_witness_that_does_not_answer() -> None:
+def test_one_that_refuses_may_have_gone_on_with_a_witness_that_does_not_answer() -> None:
     agent, ballot = Agent("b", record=PAIR), (1, "b")
-    agent.gone.add("a")
+    agent.silent.add("a")
     agent.propose(after(PAIR, B))
     assert agent.record == PAIR, "the witness has not said yet"
     agent.hear("w", Promise(3, ballot))
@@ -154,11 +210,10 @@ def test_a_dead_one_may_have_gone_on_with_a_witness_that_does_not_answer() -> No
     assert agent.record == after(PAIR, B)
 
 
-def test_unless_this_agents_lease_stood_when_it_died() -> None:
-    """The witness proposes nothing, so only the dead one could have left this one behind."""
+def test_one_that_has_ended_says_so_itself() -> None:
+    """The witness proposes nothing, so only that one could have left this one behind."""
     agent = Agent("b", record=PAIR)
-    agent.gone.add("a")
-    agent.parted.add("a")
+    agent.bury("a")
     agent.propose(after(PAIR, B))
     assert agent.record == after(PAIR, B), "at once"
 

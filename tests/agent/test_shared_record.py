@@ -118,7 +118,7 @@ def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
     away = Report(member("b"), NodeIntent.AWAY, lineage="a@1", sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("b", away)), Accept)
     agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
-    agent.see(saw.LinkDown("c", gone=False))
+    agent.see(saw.LinkDown("c", refused=False))
     assert agent.engine.record == before
     assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
     agent.see(answer)

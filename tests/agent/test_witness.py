@@ -169,7 +169,7 @@ def test_it_says_when_it_has_the_vote() -> None:
 
 def test_other_news_is_nothing_to_it() -> None:
     third = Third(NAMED)
-    assert third.observe(saw.LinkDown("a", gone=True)) == []
+    assert third.observe(saw.LinkDown("a", refused=True)) == []
     assert third.hear("a", ready(A)) == []
 
 
@@ -283,7 +283,7 @@ def test_a_leader_that_was_away_does_not_take_that_for_silence() -> None:
 
 def test_one_that_ends_is_out_at_once() -> None:
     leader = Leader(NAMED).linked()
-    [note] = leader.link.lost("w", gone=True, now=leader.now)
+    [note] = leader.link.lost("w", refused=True, now=leader.now)
     assert isinstance(note, Note)
     assert "has ended" in note.text
     assert leader.is_out()
@@ -291,10 +291,10 @@ def test_one_that_ends_is_out_at_once() -> None:
 
 def test_a_link_that_is_lost_is_no_loss_yet() -> None:
     leader = Leader(NAMED).linked()
-    assert leader.link.lost("w", gone=False, now=leader.now) == []
+    assert leader.link.lost("w", refused=False, now=leader.now) == []
     assert not leader.is_out()
     assert leader.advance(URGENT_S + 0.05) == [Seek(PLACE, 1.0, listens=False)]
-    assert leader.link.lost("b", gone=True, now=leader.now) == [], "that is a node"
+    assert leader.link.lost("b", refused=True, now=leader.now) == [], "that is a node"
 
 
 def test_a_new_leader_gives_it_time_to_answer() -> None:

@@ -40,6 +40,7 @@ ROOMS = {
         "rendezvous",
         "live",
         "core",
+        "proof",
         "links",
         "store",
         "torch_elastic",

@@ -31,7 +31,7 @@ def cluster(tmp_path: Path, launch: Begin) -> Iterator[LocalCluster]:
                 node.wait(0)
         living = [node for node in cluster.nodes if node.process.poll() is None]
         for node in living:
-            node.kill()
+            node.kill_all()
         cluster.wait_for("no orphan is left", lambda: not cluster.orphans())
 
 

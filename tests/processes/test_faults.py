@@ -195,6 +195,18 @@ def test_below_the_minimum_survivors_wait_in_memory(cluster: LocalCluster, start
     assert survivors < newest(cluster.wait_for_steps(4, after=time.monotonic()))
 
 
+def test_one_of_a_pair_waits_for_the_first_if_nobody_tells_of_its_end(cluster: LocalCluster, start: Start) -> None:
+    """All of it was killed, so its host refuses: as a firewall does. The first would go on, with the casting vote."""
+    args = ("count.py", "100000", "0.01")
+    a = start("a", *args, nproc=1, nnodes="1:2")
+    cluster.wait_for_steps(1)
+    b = start("b", *args, nproc=1, nnodes="1:2")
+    cluster.wait_for_steps(2)
+    a.kill_all()
+    cluster.wait_for("it waits", lambda: "1 of 2 nodes cannot be reached and may have gone on" in b.output())
+    assert "round 3" not in b.output()
+
+
 @pytest.mark.slow
 def test_places_of_a_static_job_are_taken_again(cluster: LocalCluster, start: Start) -> None:
     endpoint = ("static", f"127.0.0.1:{free_port()}")

@@ -46,13 +46,16 @@ class Agent:
 
         selector = Calm(select)
         self.queue = ObservationQueue(selector)
-        engine = SimpleNamespace(observe=self._observe, deadline=lambda: None if self.ticked[1:] else self.due)
+        due = lambda: None if self.ticked[1:] else self.due  # noqa: E731
+        engine = SimpleNamespace(observe=self._observe, deadline=due, last_words=None)
         links: Any = SimpleNamespace(
             flush=lambda: None, deadline=lambda: None, sweep=lambda: self.swept.append(self.now)
         )
         supervisor: Any = SimpleNamespace(listen=lambda: self.listened.append(self.now))
         anything: Any = SimpleNamespace()
-        self.driver = Driver(engine, selector, self.queue, None, links, anything, supervisor, lambda: self.now)  # type: ignore[arg-type]
+        self.driver = Driver(
+            engine, selector, self.queue, None, links, anything, supervisor, anything, lambda: self.now
+        )  # type: ignore[arg-type]
 
     def _observe(self, observation: Observation, now: float) -> list[Effect]:
         if isinstance(observation, Tick):

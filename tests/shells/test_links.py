@@ -135,29 +135,29 @@ def test_who_ends_sends_what_it_has_said_and_is_gone_at_once(ends: tuple[End, En
     connect(a, b)
     b.links.say("a", REPORT)
     b.close()
-    until(a, see=LinkDown("b", gone=True), at=a)
-    assert a.seen[1:] == [Heard("b", REPORT), LinkDown("b", gone=True)]
+    until(a, see=LinkDown("b", refused=True), at=a)
+    assert a.seen[1:] == [Heard("b", REPORT), LinkDown("b", refused=True)]
 
 
 def test_a_peer_that_dies_is_certainly_gone_for_who_dialled(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)
     b.die()
-    until(a, see=LinkDown("b", gone=True), at=a)
+    until(a, see=LinkDown("b", refused=True), at=a)
 
 
 def test_a_peer_that_dies_is_certainly_gone_for_who_accepted(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)
     a.die()
-    until(b, see=LinkDown("a", gone=True), at=b)
+    until(b, see=LinkDown("a", refused=True), at=b)
 
 
 def test_a_link_that_is_hung_up_says_nothing_of_the_peers_life(ends: tuple[End, End]) -> None:
     a, b = ends
     connect(a, b)
     a.links.hang_up("b")
-    until(a, b, see=LinkDown("a", gone=False), at=b)
+    until(a, b, see=LinkDown("a", refused=False), at=b)
 
 
 def test_another_process_on_the_same_port_is_not_the_peer(ends: tuple[End, End]) -> None:
@@ -170,7 +170,7 @@ def test_another_process_on_the_same_port_is_not_the_peer(ends: tuple[End, End])
         deadline = time.monotonic() + 10
         impostor.setblocking(False)
         answered = False
-        while LinkDown("b", gone=True) not in a.seen:
+        while LinkDown("b", refused=True) not in a.seen:
             assert time.monotonic() < deadline
             a.turn()
             if not answered:
@@ -196,7 +196,7 @@ def test_a_silent_peer_is_not_waited_for_for_ever(ends: tuple[End, End]) -> None
     a.turn()
     assert a.seen == [LinkUp("b")]
     a.now = PROBE_S
-    until(a, see=LinkDown("b", gone=False), at=a)
+    until(a, see=LinkDown("b", refused=False), at=a)
     assert not a.links._wiring.open
 
 
@@ -234,7 +234,7 @@ def test_a_host_that_refuses_has_no_such_agent_any_more(ends: tuple[End, End]) -
     member = b.member
     b.die()
     a.links.dial(member)
-    until(a, see=LinkDown("b", gone=True), at=a)
+    until(a, see=LinkDown("b", refused=True), at=a)
 
 
 def test_a_loopback_address_of_another_machine_proves_nothing(ends: tuple[End, End]) -> None:
@@ -244,14 +244,14 @@ def test_a_loopback_address_of_another_machine_proves_nothing(ends: tuple[End, E
     member = b.member
     b.die()
     a.links.dial(member)
-    until(a, see=LinkDown("b", gone=False), at=a)
+    until(a, see=LinkDown("b", refused=False), at=a)
 
 
 @pytest.mark.parametrize(("node", "host"), [("x" * 600, "127.0.0.1"), ("b", "a\0b"), ("b", "")])
 def test_a_member_that_nobody_can_be_is_not_reached(ends: tuple[End, End], node: str, host: str) -> None:
     a, b = ends
     a.links.dial(replace(b.member, node=node, host=host))
-    until(a, b, see=LinkDown(node, gone=False), at=a)
+    until(a, b, see=LinkDown(node, refused=False), at=a)
     assert b.seen == []
 
 
@@ -259,7 +259,7 @@ def test_another_job_is_refused(ends: tuple[End, End]) -> None:
     a, _ = ends
     other = End("b", job="another", secret=a.links._wiring.identity.secret)
     a.links.dial(other.member)
-    until(a, other, see=LinkDown("b", gone=False), at=a)
+    until(a, other, see=LinkDown("b", refused=False), at=a)
     other.close()
 
 
@@ -328,7 +328,7 @@ def test_an_agent_of_another_version_is_refused_and_both_ends_say_why(
         a.links.dial(replace(b.member, port=old.getsockname()[1]))
         sock, _ = old.accept()
         sock.send(json.dumps({"version": theirs, "node": "b"}).encode() + b"\n")
-        until(a, see=LinkDown("b", gone=False), at=a)
+        until(a, see=LinkDown("b", refused=False), at=a)
         sock.close()
     assert f"link to b closed: it speaks protocol version {theirs}, this agent {ours}: install the same" in caplog.text
 

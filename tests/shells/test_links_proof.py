@@ -224,7 +224,7 @@ def test_agents_with_different_secrets_refuse_each_other_and_say_what_to_do(
 ) -> None:
     a, b = End("a", secret=ours), End("b", secret=theirs)
     a.links.dial(b.member)
-    until(a, b, see=LinkDown("b", gone=False), at=a)
+    until(a, b, see=LinkDown("b", refused=False), at=a)
     until_true(a, b, so=lambda: len(caplog.records) >= 2)
     told = [record.getMessage() for record in caplog.records]
     assert sorted(told) == sorted(
@@ -305,7 +305,7 @@ def test_one_in_between_cannot_change_the_greeting(
     a, b = ends
     between.change = lambda i, line: [json.dumps(json.loads(line) | change).encode() if i == 0 else line]
     a.links.dial(replace(b.member, port=between.port))
-    through(between, a, b, lambda: LinkDown("b", gone=False) in a.seen)
+    through(between, a, b, lambda: LinkDown("b", refused=False) in a.seen)
     assert b.seen == []
     assert b.links._accepted.links() == []
 
@@ -343,7 +343,7 @@ def test_one_in_between_cannot_touch_a_message(
     heard = [seen for seen in b.seen[before:] if isinstance(seen, Heard)]
     assert heard == ([Heard("a", Hello(REPORT))] if attack == "repeat" else [])
     assert "a line on it was changed, repeated or left out" in caplog.text
-    through(between, a, b, lambda: LinkDown("a", gone=False) in b.seen)  # a is there: only the link is gone
+    through(between, a, b, lambda: LinkDown("a", refused=False) in b.seen)  # a is there: only the link is gone
     a.links.hang_up("b")
     connect(a, b)
 
@@ -376,7 +376,7 @@ def test_an_answer_is_not_taken_from_who_gives_the_greeting_back(ends: tuple[End
             until_true(a, so=lambda: sock.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT) if ready(sock) else b"")
             line = sock.recv(4096)
             sock.send(line)
-            until(a, see=LinkDown("b", gone=False), at=a)
+            until(a, see=LinkDown("b", refused=False), at=a)
 
 
 def test_a_stranger_that_takes_the_port_is_not_the_peer(ends: tuple[End, End]) -> None:
@@ -391,7 +391,7 @@ def test_a_stranger_that_takes_the_port_is_not_the_peer(ends: tuple[End, End]) -
     thief.selector.register(
         impostor, selectors.EVENT_READ, lambda _mask: thief.links._accepted.welcome(impostor.accept()[0], "", None)
     )
-    until(a, thief, see=LinkDown("b", gone=True), at=a)
+    until(a, thief, see=LinkDown("b", refused=True), at=a)
     thief.selector.unregister(impostor)
     impostor.close()
     thief.close()
@@ -412,7 +412,7 @@ def test_another_program_that_takes_the_port_is_not_the_peer(answer: bytes) -> N
                 sock, _ = program.accept()
                 socks.append(sock)
                 sock.send(answer)
-            return LinkDown("b", gone=True) in a.seen
+            return LinkDown("b", refused=True) in a.seen
 
         until_true(a, so=gone)
         for sock in socks:
@@ -425,7 +425,7 @@ def test_two_agents_of_one_name(caplog: pytest.LogCaptureFixture) -> None:
     a, first, second = End("a"), End("b"), End("b")
     connect(first, a)
     second.links.dial(a.member)
-    until(a, second, see=LinkDown("a", gone=False), at=second)
+    until(a, second, see=LinkDown("a", refused=False), at=second)
     assert caplog.text.count("two agents say that they are node 'b': give each its own name") == 2
     first.links.say("a", Beat())
     until(a, first, see=Heard("b", Beat()), at=a)
@@ -451,7 +451,7 @@ def test_the_newest_link_of_an_agent_replaces_the_one_before(ends: tuple[End, En
 def test_nobody_links_to_an_agent_in_its_own_name(ends: tuple[End, End]) -> None:
     a, _ = ends
     a.links.dial(a.member)
-    until(a, see=LinkDown("a", gone=False), at=a)
+    until(a, see=LinkDown("a", refused=False), at=a)
     assert a.links._accepted.links() == []
 
 

@@ -212,7 +212,7 @@ def test_a_found_link_is_hung_up(make: Callable[..., End]) -> None:
     until(a, b, see=Found(endpoint, "a"), at=b)
     until_true(a, b, so=lambda: a.links._accepted.link("b"))
     b.links.hang_up("a")
-    until(a, b, see=LinkDown("b", gone=False), at=a)
+    until(a, b, see=LinkDown("b", refused=False), at=a)
     assert b.seen == [Found(endpoint, "a")]
 
 
@@ -229,7 +229,7 @@ def test_a_found_link_that_breaks_is_told_of(make: Callable[..., End], dies: boo
         link = a.links._accepted.link("b")
         assert link is not None
         link.close()
-    until(a, b, see=LinkDown("a", gone=dies), at=b)
+    until(a, b, see=LinkDown("a", refused=dies), at=b)
 
 
 def test_who_has_a_link_already_keeps_it(make: Callable[..., End]) -> None:
@@ -479,7 +479,7 @@ def test_a_name_that_does_not_resolve(make: Callable[..., End], monkeypatch: pyt
     resolves(monkeypatch)
     a = make("a")
     a.links.dial(Member("b", 1, "nobody", 1, "role", ()))
-    until(a, see=LinkDown("b", gone=False), at=a)
+    until(a, see=LinkDown("b", refused=False), at=a)
     assert not a.links._wiring.open
 
 

@@ -139,7 +139,7 @@ def test_known_peers_may_say_more(ends: tuple[End, End]) -> None:
     link = a.links._dialled.link("b")
     assert link is not None
     a.links._send(link, b"x" * (MAX_LINE + 1))
-    until(a, b, see=LinkDown("a", gone=False), at=b)
+    until(a, b, see=LinkDown("a", refused=False), at=b)
 
 
 @pytest.mark.parametrize("first", [b"", b"{"], ids=["silent", "half a line"])
@@ -256,7 +256,7 @@ def test_some_descriptors_are_kept_for_the_rest_of_the_agent(
     for _ in range(10):
         a.turn()
         b.turn()
-    assert a.seen in ([], [LinkDown("b", gone=False)])
+    assert a.seen in ([], [LinkDown("b", refused=False)])
     limit[0] += 1000
     for sock in crowd:
         sock.close()
@@ -302,9 +302,9 @@ def test_an_error_that_nobody_foresaw_ends_one_connection_only(
     with monkeypatch.context() as patch:
         patch.setattr("softrun.agent.links.accepted.decode_message", lambda _: 1 / 0)
         a.links.say("b", Beat())
-        until(a, b, see=LinkDown("a", gone=False), at=b)
+        until(a, b, see=LinkDown("a", refused=False), at=b)
     assert "link to a closed: ZeroDivisionError: division by zero" in caplog.text
-    until(a, b, see=LinkDown("b", gone=False), at=a)
+    until(a, b, see=LinkDown("b", refused=False), at=a)
     connect(a, b)
 
 
@@ -316,7 +316,7 @@ def test_a_peer_with_a_senseless_address_harms_nobody(stack: ExitStack, host: st
     sock = stranger(b, stack, line)
     until_true(b, so=lambda: b.links._accepted.link("x") is not None)
     sock.close()
-    until(b, see=LinkDown("x", gone=False), at=b)
+    until(b, see=LinkDown("x", refused=False), at=b)
     b.close()
 
 

@@ -1,4 +1,5 @@
-"""What befalls networks and clocks beyond a clean cut: one-way and partial cuts, drift, addresses that change hands.
+"""What befalls networks and clocks beyond a clean cut: one-way and partial cuts, resets between hosts that live, nodes
+that end with all that could say so, drift, addresses that change hands.
 
 It draws by itself, so that the lives without it stay as they are.
 """
@@ -15,6 +16,8 @@ from softrun.agent.consensus import leases
 DRIFT = leases.DRIFT / 3
 """Two clocks go apart by no more than the agents reckon with."""
 TAKES_OVER = 0.5
+REFUSES = 0.3
+BARE = 0.3
 
 
 class Adversity:
@@ -50,14 +53,32 @@ class Adversity:
 
     def _strike(self) -> None:
         self._after(self._rng.expovariate(1 / self._every_s), self._strike)
-        for sender, receiver in self._ways():
+        if self._rng.random() < REFUSES:
+            self._cluster.network.refuse(self._some_pairs(self._rng.choice((0.2, 0.5, 1.0))))
+        for sender, receiver in self._ways() if self._rng.random() >= REFUSES else ():
             self._cluster.network.cut_way(sender, receiver)
         odds = self._rng.choice((0.0, 0.5, 1.0))
         self._after(self._rng.uniform(0.1, 3 * self._patience_s), lambda: self._cluster.network.heal(odds))
 
+    def bares(self) -> bool:
+        """Whether what would tell of a node's end is killed with it."""
+        return self._rng.random() < BARE
+
+    def _some_pairs(self, odds: float) -> list[tuple[str, str]]:
+        """All pairs between two sides, or some of all."""
+        names = self._names()
+        pairs = list(combinations(names, 2))
+        if self._rng.random() < 0.5:
+            one_side = {name for name in names if self._rng.random() < 0.5}
+            pairs = [(a, b) for a, b in pairs if (a in one_side) != (b in one_side)]
+        return [pair for pair in pairs if self._rng.random() < odds]
+
+    def _names(self) -> list[str]:
+        return [node.name for node in (*self._cluster.nodes.values(), *self._cluster.witnesses.started.values())]
+
     def _ways(self) -> Iterable[tuple[str, str]]:
         """The ways that are cut at once, each from a sender to a receiver."""
-        names = [node.name for node in (*self._cluster.nodes.values(), *self._cluster.witnesses.started.values())]
+        names = self._names()
         one = self._rng.choice(names)
         others = [name for name in names if name != one]
         match self._rng.choice(("way", "link", "deaf", "mute", "some")):

@@ -209,6 +209,10 @@ class Life:
         rate = 1.0 if self._adversity is None else self._adversity.rate()
         return self.cluster.start(config, policy, offset=self.rng.uniform(0, 1000), rate=rate)
 
+    def bares(self) -> bool:
+        """Whether what would tell of the end of the next node that is killed is killed with it."""
+        return self._adversity is not None and self._adversity.bares()
+
     def up(self) -> list[Node]:
         return [node for node in self.cluster.nodes.values() if node.alive]
 

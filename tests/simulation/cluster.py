@@ -31,7 +31,7 @@ from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.model import Accept, Address, Ballot, Decided, Record, Report, Round
+from softrun.agent.protocol.model import Accept, Address, Ballot, Decided, LastWords, Record, Round
 from softrun.policies import RestartPolicyStrategy
 from softrun.runtime.events import Preemption
 
@@ -73,6 +73,7 @@ class Node:
     alive: bool = True
     died: float | None = None
     result: do.Result | None = None
+    bare: bool = False  # it has ended, and nothing outlives it that could say so
     dark: bool = False  # its host is off: nobody even refuses a connection
     stalled: bool = False
     backlog: deque[Callable[[], None]] = field(default_factory=deque)
@@ -224,7 +225,7 @@ class Cluster:
                 watcher.observed(node, seen)
         for gone in self._learns_of(seen):
             for watcher in self.watchers:
-                watcher.observed(node, saw.LinkDown(gone, gone=True))
+                watcher.observed(node, saw.LinkDown(gone, refused=True))
         before = node.engine.record
         effects = node.engine.observe(seen, node.clock(self.now))
         self._compare(node, before, effects)
@@ -242,7 +243,7 @@ class Cluster:
         match seen:
             case saw.NotFound(endpoint, refused=True) | saw.Found(endpoint):
                 return [gone.name for gone in self.network.gone_from(endpoint)]
-            case saw.Heard(name, Report(ends=True)):
+            case saw.Heard(name, LastWords()):
                 return [name]
             case _:
                 return []
@@ -310,11 +311,14 @@ class Cluster:
         while node.backlog and node.alive and not node.stalled:
             node.backlog.popleft()()
 
-    def crash(self, node: Node, silent: bool = False) -> None:
-        """The agent's process ends, and its workers with it. `silent`: with its host, so nobody is told."""
+    def crash(self, node: Node, silent: bool = False, bare: bool = False) -> None:
+        """The agent's process ends, and its workers with it.
+
+        `bare`: and what would say so for it. `silent`: with its host, so nobody is told.
+        """
         if not node.alive:
             return
-        node.dark = silent
+        node.dark, node.bare = silent, bare or silent
         for process in node.running:
             process.alive = False
             if not silent:
@@ -365,6 +369,7 @@ class Cluster:
                 self.workers.look_for_store(node, local_rank, launch)
             case do.End(result):
                 node.result = result
+                node.bare = True
                 self.store.leave(node)
                 self._gone(node)
             case do.ShowStacks(local_rank, launch):

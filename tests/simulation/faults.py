@@ -35,7 +35,7 @@ def _process(life: Life, node: Node | None) -> Process | None:
 
 def kill_node(life: Life) -> None:
     if node := _pick(life):
-        life.cluster.crash(node)
+        life.cluster.crash(node, bare=life.bares())
 
 
 def power_off(life: Life) -> None:
@@ -46,7 +46,7 @@ def power_off(life: Life) -> None:
 def kill_leader(life: Life) -> None:
     leader = _leader(life)
     if leader is not None:
-        life.cluster.crash(leader, silent=life.rng.random() < 0.3)
+        life.cluster.crash(leader, silent=life.rng.random() < 0.3, bare=life.bares())
 
 
 def kill_two(life: Life) -> None:

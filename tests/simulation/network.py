@@ -1,12 +1,12 @@
 """The simulated network: links between agents, first in, first out.
 
-A process that ends closes its links (the other end learns that it is gone); a host that loses power, or a cut network,
-is silence.
+A process that ends closes its links: the other end hears its last words, unless what outlives it was killed as well:
+then a new link is refused. A host that loses power, or a cut network, is silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -49,6 +49,8 @@ class Network:
         self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
         self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
+        self._refused: set[str] = set()
+        self._refusing: set[tuple[str, str]] = set()  # those between whom everything is refused, both ways
 
     def listen(self, node: Node) -> None:
         self._addresses.setdefault(Address(node.config.host, node.config.port), []).append(node)
@@ -70,9 +72,27 @@ class Network:
         """Nothing passes from one node to another; what the other sends still arrives."""
         self._cut.add((sender, receiver))
 
+    def refuse(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """From now on a firewall refuses all that these nodes say to each other, as if both had ended."""
+        self._refused |= {name for pair in pairs for name in pair}
+        self._refusing |= {way for a, b in pairs for way in ((a, b), (b, a))}
+        everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
+        for link in dict.fromkeys(link for node in everybody for link in node.links):
+            if (link.dialer.name, link.target.name) in self._refusing:
+                for node in (link.dialer, link.target):
+                    self._link_down(link, node, True)
+
+    def has_refused(self, node: Node) -> bool:
+        """Whether links to this node were ever refused although it lives."""
+        return node.name in self._refused
+
+    def _refuses(self, a: Node, b: Node) -> bool:
+        return (a.name, b.name) in self._refusing
+
     def heal(self, break_odds: float = 0.0) -> None:
         """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
         self._cut.clear()
+        self._refusing.clear()
         everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
         for node in everybody:
             node.side = 0
@@ -81,9 +101,7 @@ class Network:
             held, link.held = link.held, []
             if held and self._cluster.chance(break_odds):
                 for node in (link.dialer, link.target):
-                    # The port of a process that is gone refuses, so its end is known to be certain.
-                    down = partial(self._link_down, link, node, not link.other(node).alive)
-                    self._send(link, node, down, self._cluster.timing.link)
+                    self._send(link, node, partial(self._probed, link, node), self._cluster.timing.link)
             else:
                 for receiver, act in held:
                     self._send(link, receiver, act, self._cluster.timing.link)
@@ -94,7 +112,7 @@ class Network:
             link.ends.discard(node.name)
             if not silent and link.up:
                 other = link.other(node)
-                self._send(link, other, partial(self._link_down, link, other, True), self._cluster.timing.notice)
+                self._send(link, other, partial(self._probed, link, other), self._cluster.timing.notice)
 
     def _passes(self, sender: Node, receiver: Node) -> bool:
         return sender.side == receiver.side and (sender.name, receiver.name) not in self._cut
@@ -118,9 +136,10 @@ class Network:
 
     def _dial_another(self, node: Node, member: Member, target: Node) -> None:
         """Somebody else has the address of the member now, and cannot prove to be the member."""
-        answers = self._reachable(node, target) and not target.dark
+        refuses = self._refuses(node, target)
+        answers = refuses or (self._reachable(node, target) and not target.dark)
         delay = self._cluster.draw(self._cluster.timing.connect if answers else self._cluster.timing.give_up)
-        down = saw.LinkDown(member.node, gone=answers and not target.alive)
+        down = saw.LinkDown(member.node, refused=refuses or (answers and not target.alive))
         self._cluster.after(delay, self._cluster.deliver, node, down)
 
     def seek(self, node: Node, seek: do.Seek) -> None:
@@ -133,8 +152,11 @@ class Network:
         if seek.listens and not taken and node.alive and endpoint.host in (HERE, node.config.host):
             self._holders[endpoint] = node
             self._cluster.deliver(node, saw.Listening(endpoint))
-        elif target is None or (not (target.alive or target.dark) and self._reachable(node, target)):
+        elif target is not None and target is not node and self._refuses(node, target):
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=True))
+        elif target is None or (not (target.alive or target.dark) and self._reachable(node, target)):
+            told = target is not None and self._tell(node, target)
+            self._cluster.deliver(node, saw.NotFound(endpoint, refused=not told))
         elif target.dark or target.stalled or not self._reachable(node, target):
             self._cluster.after(seek.give_up_s, self._cluster.deliver, node, saw.NotFound(endpoint))
         else:
@@ -157,10 +179,12 @@ class Network:
         node, target = link.dialer, link.target
         if node.name not in link.ends:
             return
-        if not self._reachable(node, target) or target.dark:
+        if self._refuses(node, target):
+            self._link_down(link, node, True)
+        elif not self._reachable(node, target) or target.dark:
             self._cluster.after(self._cluster.draw(self._cluster.timing.give_up), self._link_down, link, node, False)
         elif not target.alive:
-            self._link_down(link, node, True)
+            self._probed(link, node)
         else:
             # The kernel accepts, whatever the agent behind it is doing.
             link.up = True
@@ -204,7 +228,20 @@ class Network:
         if node.name in link.ends:
             self._cluster.observe(node, seen)
 
-    def _link_down(self, link: Link, node: Node, gone: bool) -> None:
+    def _probed(self, link: Link, node: Node) -> None:
+        """`node` learns that this link is no more, and has dialled once more to find out why."""
+        other = link.other(node)
+        told = node.name in link.ends and self._tell(node, other)
+        self._link_down(link, node, self._refuses(node, other) or (not other.alive and not told))
+
+    def _tell(self, node: Node, other: Node) -> bool:
+        """What outlives the agent of `other` tells `node` of its end, if anything does. Returns whether it does."""
+        if other.alive or other.bare or not node.alive or self._refuses(node, other):
+            return False
+        self._cluster.deliver(node, saw.Heard(other.name, _decode_message(_encode_message(other.engine.last_words))))
+        return True
+
+    def _link_down(self, link: Link, node: Node, refused: bool) -> None:
         """`node` learns that this link is no more."""
         if node.name not in link.ends or not node.alive:
             return
@@ -212,7 +249,7 @@ class Network:
         named = link.dialer is node or (node.inbound.get(link.dialer.name) is link and not (other and other.up))
         self._forget(node, link)
         if named:
-            self._cluster.deliver(node, saw.LinkDown(link.other(node).name, gone))
+            self._cluster.deliver(node, saw.LinkDown(link.other(node).name, refused))
 
     def _forget(self, node: Node, link: Link) -> None:
         link.ends.discard(node.name)

@@ -53,7 +53,7 @@ class Witnesses:
         """Its process ends; `silent`: its host with it."""
         node = self.running
         if node is not None:
-            node.alive, node.died, node.dark = False, self._cluster.now, silent
+            node.alive, node.bare, node.died, node.dark = False, True, self._cluster.now, silent
             self._cluster.network.process_ended(node, silent)
 
     def observe(self, node: Node, seen: saw.Observation) -> None:

@@ -16,8 +16,9 @@ WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopp
 class NobodyMeetsTheReplaced(Checker):
     """The workers of a node that is taken for dead and lives have stopped by then.
 
-    But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but for a node
-    that has founded another job meanwhile.
+    If hosts refused links to it, it may have been given up before its lease was over: they have stopped when it
+    is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but for
+    a node that has founded another job meanwhile.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
@@ -27,14 +28,21 @@ class NobodyMeetsTheReplaced(Checker):
             node = self.cluster.nodes[name]
             if node.engine.record is None or node.engine.record.lineage != before.lineage:
                 continue
-            sleeps = node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)
-            if node.alive and not sleeps and not node.holds_workers(self.cluster.now):
-                working = [
-                    p.name
-                    for p in node.running
-                    if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))
-                ]
-                self.demand(not working, f"{', '.join(working)} work on when round {after.number} is made without them")
+            works = [p for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
+            stops_at = node.true_time(node.allowed.leave_at) if node.allowed is not None else 0.0
+            if works and self.cluster.network.has_refused(node) and stops_at > self.cluster.now:
+                self.cluster.after(stops_at - self.cluster.now, self._has_stopped, node, before, after)
+            elif node.alive and not self._sleeps(node) and not node.holds_workers(self.cluster.now):
+                working = ", ".join(p.name for p in works)
+                self.demand(not working, f"{working} work on when round {after.number} is made without them")
+
+    def _sleeps(self, node: Node) -> bool:
+        return node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)
+
+    def _has_stopped(self, node: Node, before: Round, after: Round) -> None:
+        if node.alive and not self._sleeps(node) and not node.holds_workers(self.cluster.now):
+            working = ", ".join(p.name for p in node.running if p.works_in(before.number))
+            self.demand(not working, f"{working} work on after round {after.number} was made, and their lease was over")
 
 
 class Ending(Checker):

@@ -155,7 +155,7 @@ class RestartsCountedOnce(Checker):
                 self._seen[node.name] = round_.version
                 if set(round_.lost) & self._peers(node):
                     self._loss_at[node.name] = self.cluster.now
-            case saw.LinkDown(peer, gone=True) if peer in self._peers(node):
+            case saw.LinkDown(peer, refused=True) if peer in self._peers(node):
                 self._loss_at[node.name] = self.cluster.now
             case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & (self._peers(node) - {node.name}):
                 self._loss_at[node.name] = self.cluster.now
