@@ -11,6 +11,7 @@ The map, from the ground up. A room imports from those above it in this list, ne
     channel/     the directory of files and the shared page between an agent and one worker, both ends
     interrupt    running a call in the main thread that can be interrupted
     groups/      torch's process groups: which exist, and how they are aborted, destroyed and forgotten
+    nccl         errors of NCCL, which are left to the agents, or end this process
     preemption   leaving for good, to go on later
     worker       this worker: its place, its events, its progress
     share        a rank's part of a global batch

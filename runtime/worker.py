@@ -54,6 +54,7 @@ from softrun.runtime.groups.group_registry import (
     release_connections,
 )
 from softrun.runtime.groups.groups import leave_unfinished_groups
+from softrun.runtime.nccl import ErrorWatch, are_left_alone, leave_errors_alone
 from softrun.runtime.preemption import Leave, LeaveCallback, LeaveCallbacks
 
 _log = logging.getLogger("softrun.runtime")
@@ -303,6 +304,7 @@ class _Worker:
         self._line: Line | None = None
         self._asks = False  # the trainer waits for a reply
         self._lapse: WorkerEvent | None = None  # what this worker told itself, as its agent did not
+        self._errors: ErrorWatch | None = None
 
     @property
     def round(self) -> int:
@@ -451,6 +453,8 @@ class _Worker:
             self._progress.close()
         if self._line is not None:
             self._line.close()
+        if self._errors is not None:
+            self._errors.end()
         self.inbox.close()
         return self._round
 
@@ -611,6 +615,8 @@ class _Worker:
             count_groups_from_0()
             meshes.begin_world(event.round)
             _note_groups()
+            if self._errors is None and are_left_alone():
+                self._errors = ErrorWatch(lambda: self.inbox.last().sequence)
         if ENVIRONMENT_VARIABLE in os.environ:
             os.environ.update(event.environment())
         return True
@@ -637,6 +643,7 @@ class _Worker:
 
 def _note_groups() -> None:
     """Track the groups that the trainer builds, so that they can be aborted, and destroyed if they were never built."""
+    leave_errors_alone()
     track_groups()
     meshes.mark_meshes()
     destroying_nothing_does(leave_unfinished_groups)

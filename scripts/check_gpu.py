@@ -34,6 +34,7 @@ CHECKS: dict[str, Callable[[Setting], Found]] = {
     "DistributedDataParallel through a SIGKILL": jobs.ddp,
     "HSDP through a SIGKILL": jobs.hsdp,
     "Wrapper through an exception and a hang of 2 s": jobs.wrapper,
+    "a collective that times out": jobs.timeout,
 }
 
 

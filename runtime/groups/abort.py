@@ -27,6 +27,7 @@ __all__ = [
     "abort_all",
     "abort_groups",
     "add_abort",
+    "backends_but_gloo",
     "track_groups",
 ]
 
@@ -94,12 +95,13 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 def abort_groups() -> list[threading.Thread]:
     """Make every thread that waits in one of torch's groups raise. Any thread may call it; returns threads to join."""
     threads = cut_groups()
-    for backend in _others_than_gloo():
+    for backend in backends_but_gloo():
         threads.extend(_abort_in_thread(backend))
     return threads
 
 
-def _others_than_gloo() -> Iterator[Any]:
+def backends_but_gloo() -> Iterator[Any]:
+    """The backends of this process's groups, such as NCCL's, which have an `abort` of their own."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     for group in registered_groups():
         if type(group) is not c10d.ProcessGroup:

@@ -249,6 +249,8 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
+            if is_default:
+                _meet(given)
             result = build_group(*args, **options)
             group, store = result if isinstance(result, tuple) else (result, None)
             noted = _note(group, store, connections, built=True) if group in registered_groups() else None
@@ -261,6 +263,25 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return noting
+
+
+def _meet(given: dict[str, Any]) -> None:
+    """Wait until all ranks are here, before they build a default group that has NCCL.
+
+    It connects when it is built, or in its first collective, and nothing interrupts NCCL while it does. So ranks that
+    wait there for one that is late would not hear that their world is over. Here they do.
+    """
+    c10d: Any = sys.modules[_C10D]
+    try:
+        backends = c10d.BackendConfig(c10d.Backend(given["backend"])).get_device_backend_map().values()
+        ranks, store, timeout = given["group_size"], given["store"], given["timeout"]
+    except Exception:
+        return  # the callee raises it
+    if ranks > 1 and any("nccl" in backend for backend in backends):
+        meeting = c10d.PrefixStore("softrun/meeting", store)
+        if meeting.add("ranks", 1) == ranks:
+            meeting.set("all", "")
+        meeting.wait(["all"], timeout)
 
 
 def _count_default_group() -> None:

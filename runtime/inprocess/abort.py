@@ -11,6 +11,7 @@ from typing import Any
 
 from softrun.runtime.groups.abort import Abort, AbortProcessGroups, AbortTransformerEngine
 from softrun.runtime.inprocess.calls.arguments import check_instance
+from softrun.runtime.nccl import write_records
 
 __all__ = [
     "Abort",
@@ -44,18 +45,10 @@ class AbortTorchDistributed(AbortProcessGroups):
         path = self.torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
         if path and state is not None:
             try:
-                _write_records(Path(path, f"iter_{state.iteration}"), f"rank_{state.initial_rank}")
+                write_records(Path(path, f"iter_{state.iteration}", f"rank_{state.initial_rank}"))
             except Exception:
                 _log.warning("the flight recorder's records could not be written", exc_info=True)
         return super().__call__(state)
-
-
-def _write_records(directory: Path, name: str) -> None:
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
-    if dump is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(dump(includeStackTraces=False))
 
 
 class AbortPersistentCheckpointProcesses(Abort):

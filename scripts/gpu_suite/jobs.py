@@ -97,6 +97,25 @@ def times(setting: Setting) -> Found:
     return Found(", ".join(f"{part} {figures[f'{part}_ms']:.0f} ms" for part in PARTS), figures)
 
 
+def timeout(setting: Setting) -> Found:
+    """A rank leaves the others waiting: they end, as under torchrun, and are replaced."""
+    needs_nccl(setting, "gloo raises")
+    needs_ranks(setting, 2)
+    with cluster() as here:
+        start_ranks(here, TRAINERS / "gpu_timeout.py", setting.ranks, [setting.backend, str(here.directory)])
+        steps = here.wait_for_steps(setting.ranks, after=time.monotonic(), timeout_s=setting.timeout_s)
+        after = partial(steps_of_later_rounds, here, steps[-1].round)
+        later = here.wait_for("another world", lambda: len({s.rank for s in after()}) == setting.ranks and after(), 90)
+    stuck = max(step.mono for step in here.steps() if step.round == steps[-1].round)
+    gap, kept = min(step.mono for step in later) - stuck, {s.pid for s in later} & {s.pid for s in steps}
+    text = f"{gap:.0f} s after the last step of all, {setting.ranks - len(kept)} of {setting.ranks} ranks are replaced"
+    return Found(text, {"after_timeout_ms": 1000 * gap})
+
+
+def steps_of_later_rounds(here: LocalCluster, round_: int) -> list[Step]:
+    return [step for step in here.steps() if step.round > round_]
+
+
 def bound(setting: Setting) -> Found:
     """To which device world.process_group binds a group: without being told, and if it is told."""
     needs_nccl(setting, "gloo binds no device")

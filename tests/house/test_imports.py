@@ -22,6 +22,7 @@ ROOMS = {
         "channel",
         "interrupt",
         "groups",
+        "nccl",
         "preemption",
         "worker",
         "share",

@@ -24,10 +24,11 @@ ONLY_ON_A_GPU = {
     "the device of a group",
     "CudaHealthCheck, healthy device",
     "CudaHealthCheck, device-side assert",
+    "a collective that times out",
 }
 HALVES = [
     ("2", ["a group", "abort", "rebuilds", "recorder", "ranks on one", "a recovery", "CudaHealthCheck"]),
-    ("4", ["SIGKILL", "Wrapper"]),  # HSDP takes so many
+    ("4", ["SIGKILL", "Wrapper", "times out"]),  # HSDP takes so many
 ]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_gpu.py"
 

@@ -94,6 +94,11 @@ def a_peer_that_does_not_answer(me: Me) -> Sit:
     return lambda: me.build(size=2)
 
 
+def a_peer_that_is_late_for_nccl(me: Me) -> Sit:
+    """Nothing could interrupt NCCL, so all ranks meet before it; this torch need not have it for that."""
+    return lambda: dist.init_process_group("cpu:gloo,cuda:nccl", store=me.store("first"), rank=0, world_size=2)
+
+
 def a_store_that_waits_for_peers(me: Me) -> Sit:
     method = f"tcp://127.0.0.1:{free_port()}"
     return lambda: dist.init_process_group("gloo", init_method=method, rank=0, world_size=2)
@@ -175,6 +180,7 @@ def build_in_vain(prepare: Callable[[Me], Sit], me: Me) -> None:
         a_peer_that_calls_and_says_nothing,
         a_peer_that_never_calls_while_the_store_is_stopped,
         a_peer_that_does_not_answer,
+        a_peer_that_is_late_for_nccl,
         a_store_that_waits_for_peers,
         a_store_of_ones_own_that_waits_for_peers,
         a_store_of_ones_own_that_nobody_hosts,
