@@ -75,28 +75,32 @@ class ErrorWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
-            error = self.unanswered(dict(errors()), time.monotonic())
+            try:
+                error = self.unanswered(set(errors()), time.monotonic())
+            except Exception:
+                _log.debug("a group was destroyed meanwhile", exc_info=True)
+                continue
             if error is not None:
                 give_up(error)
 
-    def unanswered(self, failed: dict[str, str], now: float) -> str | None:
-        """What has failed too long ago, given the groups that have failed now and how; None if nothing has."""
+    def unanswered(self, failed: set[str], now: float) -> str | None:
+        """What has failed too long ago, given what is wrong with which kinds of groups now; None if nothing is."""
         sequence = self._sequence()
         if not failed:
             self._failed = None
         elif self._failed is None or self._failed[0] != sequence:
             self._failed = sequence, now
         elif now - self._failed[1] >= ANSWERED_S:
-            return ", ".join(f"group {name}: {error}" for name, error in failed.items())
+            return ", ".join(sorted(failed))
         return None
 
 
-def errors() -> Iterator[tuple[str, str]]:
-    """The names of this process's groups that have failed, and what torch says of each."""
+def errors() -> Iterator[str]:
+    """What torch says is wrong with groups of this process."""
     for backend in backends_but_gloo():
         error = getattr(backend, "get_error", lambda: None)()
         if error is not None and error.name != "SUCCESS":
-            yield str(getattr(backend, "name", backend)), error.name
+            yield f"{type(backend).__name__}: {error.name}"
 
 
 def give_up(error: str) -> None:

@@ -68,19 +68,19 @@ class Watched:
         self.watch = ErrorWatch(lambda: self.sequence)
         self.watch.end()
 
-    def sees(self, failed: dict[str, str], now: float) -> str | None:
+    def sees(self, failed: set[str], now: float) -> str | None:
         return self.watch.unanswered(failed, now)
 
 
-FAILED = {"default": "TIMEOUT"}
+FAILED = {"ProcessGroupNCCL: TIMEOUT"}
 
 
 def test_an_error_that_nobody_answers_ends_the_process() -> None:
     watched = Watched()
-    assert watched.sees({}, 0.0) is None
+    assert watched.sees(set(), 0.0) is None
     assert watched.sees(FAILED, 10.0) is None
     assert watched.sees(FAILED, 9.9 + ANSWERED_S) is None
-    assert watched.sees(FAILED, 10.0 + ANSWERED_S) == "group default: TIMEOUT"
+    assert watched.sees(FAILED, 10.0 + ANSWERED_S) == "ProcessGroupNCCL: TIMEOUT"
 
 
 def test_news_of_a_world_are_an_answer_for_as_long_as_it_may_take_to_leave_the_old_one() -> None:
@@ -95,18 +95,21 @@ def test_news_of_a_world_are_an_answer_for_as_long_as_it_may_take_to_leave_the_o
 def test_a_group_that_was_left_is_forgotten() -> None:
     watched = Watched()
     watched.sees(FAILED, 0.0)
-    assert watched.sees({}, 20.0) is None
+    assert watched.sees(set(), 20.0) is None
     assert watched.sees(FAILED, ANSWERED_S) is None
 
 
 def test_errors_are_those_of_backends_that_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nccl(SimpleNamespace):
+        pass
+
     backends = [
-        SimpleNamespace(name="well", get_error=lambda: SimpleNamespace(name="SUCCESS")),
-        SimpleNamespace(name="stuck", get_error=lambda: SimpleNamespace(name="TIMEOUT")),
-        SimpleNamespace(name="silent"),
+        Nccl(get_error=lambda: SimpleNamespace(name="SUCCESS")),
+        Nccl(get_error=lambda: SimpleNamespace(name="TIMEOUT")),
+        SimpleNamespace(),
     ]
     monkeypatch.setattr(nccl, "backends_but_gloo", lambda: iter(backends))
-    assert dict(nccl.errors()) == {"stuck": "TIMEOUT"}
+    assert list(nccl.errors()) == ["Nccl: TIMEOUT"]
 
 
 @pytest.mark.processes
@@ -116,11 +119,11 @@ import sys
 from types import SimpleNamespace
 sys.modules["torch._C._distributed_c10d"] = SimpleNamespace(_dump_nccl_trace=lambda includeStackTraces: b"records")
 from softrun.runtime.nccl import give_up
-give_up("group default: TIMEOUT")
+give_up("ProcessGroupNCCL: TIMEOUT")
 """
     prefix = tmp_path / "records" / "rank_"
     environment = os.environ | {"TORCH_FR_DUMP_TEMP_FILE": str(prefix), "RANK": "3"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGABRT, done
-    assert "NCCL has failed (group default: TIMEOUT)" in done.stderr
+    assert "NCCL has failed (ProcessGroupNCCL: TIMEOUT)" in done.stderr
     assert Path(f"{prefix}3").read_bytes() == b"records"
