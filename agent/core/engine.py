@@ -547,13 +547,14 @@ class Engine:
         """Each step may change what this node says as a leader or to its leader, and nothing else in its report."""
         sure = self._lease.sure(self._now)
         seeks, founds = self.stage is Stage.WAITING, self._shared.founds or not self._shared.is_kept
+        despairs = self._shared.despairs
         self._shared.choose_witness()
         if self.record is not None:
             self._election.leadership.owe(self._calls.undecided(self.record))
-        self._effects += self._election.advance(self.record, report, seeks, sure, founds)
+        self._effects += self._election.advance(self.record, report, seeks, sure, founds, despairs)
         report = self._standing.amended(report, self._election.leadership)
         if self._keep_promise(report):
-            self._effects += self._election.advance(self.record, self._report(), seeks, sure, founds)
+            self._effects += self._election.advance(self.record, self._report(), seeks, sure, founds, despairs)
             report = self._said()
         self._keep_in_step(report)
         self._effects += self._election.tell(self._standing.amended(report, self._election.leadership))
@@ -577,6 +578,8 @@ class Engine:
         """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
+        if self.record is not None and not (self._standing.is_placed or self._workers.are_out()):
+            return  # the others have gone on, so nobody gets time in the world of before
         entered_at = self._stages.since if self._shared.is_kept and self.stage is Stage.WORKING else None
         for allow in self._allowance.advance(self._election.leases.until, self._lease, entered_at):
             self._effects.append(allow)

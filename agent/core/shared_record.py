@@ -301,6 +301,15 @@ class SharedRecord:
         return self._search.founds and (heir is None or self._search.is_empty(heir))
 
     @property
+    def despairs(self) -> bool:
+        """Whether it has looked for the members of its job in vain for so long that it begins anew without them."""
+        return self._is_lost and self._now >= self._despairs_at
+
+    @property
+    def _despairs_at(self) -> float:
+        return self._searches_until - self._search_s / 2
+
+    @property
     def failure(self) -> str:
         """Why no job was found, and what to do."""
         return self._search.failure(self._search_s)
@@ -348,7 +357,9 @@ class SharedRecord:
 
     def deadlines(self) -> list[float | None]:
         """When to look again without any news; None entries are no deadlines."""
-        return [self._search.deadline(self._searches), self._visit_at, self.gives_up_at, self._witness.deadline()]
+        despairs_at = self._despairs_at if self._is_lost and not self.despairs else None
+        search, witness = self._search.deadline(self._searches), self._witness.deadline()
+        return [search, self._visit_at, despairs_at, self.gives_up_at, witness]
 
     def adopt(self, round_: Round) -> None:
         """Take in the new record, wherever it is kept."""

@@ -54,7 +54,8 @@ class Election:
         self._following: str | None = None
         self._link_up = False
         self._redial_at: float | None = None
-        self._is_leaderless = False
+        self._led_at = -inf  # when the one that this agent follows said last that it leads
+        self._is_unled = False
         self._said: Report | None = None
         self._beat_at = now
         # Nodes to which this agent has a link although it does not follow them, and whether they have answered on it.
@@ -117,6 +118,8 @@ class Election:
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
         first = self.leases.heard(node, beat, self._now)
+        if beat.leads and node == self._following:
+            self._led_at = self._now
         if beat.echo:
             self._liveness.answered(node, self._now - beat.echo, self._now)
         effects: list[Effect] = []
@@ -273,6 +276,10 @@ class Election:
                     pass
         return leaving or finished or (withdrawn if self._agrees else None)
 
+    def _is_led(self) -> bool:
+        """Whether the one that this agent follows has said lately that it leads, so none that refused does."""
+        return self._now - self._led_at < self._liveness.tolerance_s
+
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
         return member_status.status_of(member, self._report_of(member, own), dead, own.lineage)
@@ -290,23 +297,30 @@ class Election:
             self._redial_at,
             self.leadership.again_at,
             self._lease_ender.deadline if self._lease_ender is not None else None,
-            self._liveness.refusals_until if self._is_leaderless else None,
+            self._liveness.refusals_until if self._is_unled else None,
         ]
 
     def advance(
-        self, record: Round | None, own: Report, seeks: bool, may_propose: bool = True, founds: bool = True
+        self,
+        record: Round | None,
+        own: Report,
+        seeks: bool,
+        may_propose: bool = True,
+        founds: bool = True,
+        despairs: bool = False,
     ) -> list[Effect]:
         """Return the effects of what was seen: report, follow or lead, take over, beat.
 
-        `seeks`: this agent has no world, and would take over, if it `founds` even from members that are gone.
+        `seeks`: this agent has no world, and would take over, if it `founds` even from members that are gone, and if it
+        `despairs` even from members of which it does not know that, but which it has looked for in vain for long.
         `may_propose`: nobody can take it for dead; else a record could name a member whose death is known already.
         """
         effects = self.tell(own)
         effects += self._hang_up_silent()
         leader = self.leader(record, own)
-        if leader is None and self._liveness.forgive_refusals(self._now):
+        self._is_unled = leader is None or not (leader.node == self._node or self._is_led())
+        if self._is_unled and self._liveness.forgive_refusals(self._now):
             leader = self.leader(record, own)
-        self._is_leaderless = leader is None
         effects += self._follow(leader, own)
         if not may_propose:
             self.leadership.stand_down()
@@ -322,7 +336,7 @@ class Election:
             if record is not None and leader is not None:
                 effects += self._end_leases(record, leader)
             over = record is not None and record.phase is Phase.CLOSED
-            if record is not None and not over and seeks and self._may_begin(record, leader, own):
+            if record is not None and not over and seeks and self._may_begin(record, leader, own, despairs):
                 effects += self._take_over(record, own, founds)
         return effects + self._beat()
 
@@ -367,6 +381,7 @@ class Election:
         if (target.node if target is not None else None) != self._following:
             effects += [do.HangUp(self._following)] if self._following is not None else []
             self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
+            self._led_at = -inf
             self._liveness.stop_watching(self._now)
             if target is not None:
                 self._liveness.watch(target.node, self._now)
@@ -398,25 +413,27 @@ class Election:
             del self._found[node]
         return [do.HangUp(node) for node in silent]
 
-    def _may_begin(self, record: Round, leader: Member | None, own: Report) -> bool:
-        """Whether this agent may begin anew, beside the members of the record."""
+    def _may_begin(self, record: Round, leader: Member | None, own: Report, despairs: bool) -> bool:
+        """Whether this agent may begin anew, beside the members of the record, or may close it."""
         if self._agrees:
-            # One that has tried all members in turn is as free to begin as one that has never heard of them.
-            return leader is None or all(self._liveness.gone(m.node) for m in record.members)
+            # Members that are out of reach may be in a world. But nobody begins another one when the work is done.
+            free = despairs or self._has_finished(record, own) or self._abandoned(record, own)
+            return (leader is None and free) or all(self._liveness.gone(m.node) for m in record.members)
         # A newcomer need not try one dead member after another.
         stranger = record.member(*own.member.life) is None and not self._link_up
         return (leader is None or stranger) and self._abandoned(record, own)
 
+    def _has_finished(self, record: Round, own: Report) -> bool:
+        return record.finishing or any(self._status_of(m, own) is MemberStatus.DONE for m in record.members)
+
     def _take_over(self, record: Round, own: Report, founds: bool) -> list[Effect]:
-        statuses = {m.node: self._status_of(m, own) for m in record.members}
-        if record.finishing or MemberStatus.DONE in statuses.values():
+        if self._has_finished(record, own):
             # "Finished work is never run again": if the nodes that had begun to finish are gone, the job is over.
             return self.begin(transitions.close(record, ""))
         if not founds:
             return []
-        silent = sorted(
-            node for node, status_of in statuses.items() if status_of in (MemberStatus.LOST, MemberStatus.UNHEARD)
-        )
+        unheard = (MemberStatus.LOST, MemberStatus.UNHEARD)
+        silent = sorted(m.node for m in record.members if self._status_of(m, own) in unheard)
         return self.begin(transitions.take_over(record, own.member, tuple(silent)))
 
     def _abandoned(self, record: Round, own: Report) -> bool:

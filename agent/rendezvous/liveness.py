@@ -43,7 +43,7 @@ class Liveness:
         self._heard_at: dict[str, float] = {}
         self._watched_since: dict[str, float] = {}
         self._gone: set[str] = set()
-        self._refused: dict[str, float] = {}  # and until when that is believed if nobody else can lead
+        self._refused: dict[str, float] = {}  # and until when that is believed if nobody else leads
         self.leased = False
         self._lease_numbers: dict[str, int] = {}
         self._expired: dict[str, int] = {}  # the last expired lease_number of each node

@@ -194,6 +194,21 @@ def test_a_leader_counts_from_when_it_said_what_the_last_member_has_answered() -
     assert in_touch(agent) <= 110.0, "what it says may be lost"
 
 
+def test_nobody_gets_time_in_a_world_that_the_others_have_left() -> None:
+    """Their leader grants this node a lease all the same: it is a newcomer to them."""
+    agent = Agent(leader="b")
+    agent.answer = leading
+    agent.see(saw.LinkUp("b"))
+    agent.go_on(103.0)
+    touched = in_touch(agent)
+    before = agent.engine.record
+    assert before is not None
+    alone = replace(before, version=before.version + 1, number=before.number + 1, members=(member("b"),), lost=("a",))
+    agent.see(saw.Heard("b", Record(alone, stands=True)))
+    agent.go_on(110.0)
+    assert in_touch(agent) == touched, "its workers have not said that they have left"
+
+
 def test_the_only_node_of_a_job_has_no_bound() -> None:
     agent = Agent(leader="b", max_nodes=1)
     agent.answer = leading

@@ -98,8 +98,14 @@ class Agent:
             self.election.adopt(record)
         self.advance()
 
-    def advance(self, *, seeks: bool = False, founds: bool = True) -> list[do.Effect]:
-        return self.election.advance(self.record, self.own, seeks, founds=founds)
+    def advance(self, *, seeks: bool = False, founds: bool = True, despairs: bool = False) -> list[do.Effect]:
+        return self.election.advance(self.record, self.own, seeks, founds=founds, despairs=despairs)
+
+    def look(self, now: float) -> None:
+        """It is awake until then."""
+        while self.now < now:
+            self.now = min(now, self.now + 1.0)
+            self.election.look(self.now)
 
     def hear(self, node: str, message: Message) -> list[tuple[str | None, Message]]:
         return said(self.election.hear(node, message, self.own))
@@ -223,6 +229,34 @@ def test_the_last_report_says_that_it_is_the_last() -> None:
     assert report.sequence > agent.own.sequence, "or it would be taken for an older one"
 
 
+# --- hosts that refuse
+
+
+def test_one_that_has_refused_is_dialled_again_if_the_next_does_not_say_that_it_leads() -> None:
+    """A firewall may have refused for the leader, which lives and leads the next one, too."""
+    agent = Agent(C)
+    agent.election.link_down("a", refused=True)
+    assert dialled(agent.advance()) == ["b"]
+    agent.follow("b")
+    agent.look(14.9)
+    agent.hear("b", Beat(at=7.0))
+    assert not dialled(agent.advance())
+    agent.look(15.1)
+    assert min(at for at in agent.election.deadlines() if at is not None) <= 15.1, "it wakes up for it"
+    assert dialled(agent.advance()) == ["a"]
+
+
+def test_one_that_has_refused_is_left_alone_while_the_next_leads() -> None:
+    agent = Agent(C)
+    agent.election.link_down("a", refused=True)
+    agent.advance()
+    agent.follow("b")
+    for _ in range(10):
+        agent.look(agent.now + 1.0)
+        agent.hear("b", Beat(at=7.0, leads=True))
+        assert not dialled(agent.advance())
+
+
 # --- nodes that were found
 
 
@@ -300,6 +334,17 @@ def test_a_newcomer_begins_anew_when_all_members_are_gone_and_it_is_the_one_to_f
     assert not proposals(agent.advance(seeks=True, founds=False)), "others may know more, and one of them founds it"
     (anew,) = proposals(agent.advance(seeks=True))
     assert [m.node for m in anew.members] == ["d"]
+
+
+@pytest.mark.parametrize("despairs", [True, False])
+def test_a_newcomer_begins_anew_beside_members_that_refuse_only_when_it_has_looked_for_them_for_long(
+    despairs: bool,
+) -> None:
+    """They may be in a world, and it may be its own host's firewall that refuses."""
+    agent = Agent(D)
+    for node in "abc":
+        agent.election.link_down(node, refused=True)
+    assert len(proposals(agent.advance(seeks=True, despairs=despairs))) == int(despairs)
 
 
 def test_a_job_whose_nodes_had_begun_to_finish_is_over_when_they_are_gone() -> None:

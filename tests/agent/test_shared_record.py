@@ -63,6 +63,23 @@ def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
     assert agent.now == 60.0
 
 
+def test_one_that_was_left_out_begins_anew_when_it_has_looked_for_the_members_for_half_of_its_time() -> None:
+    """It listens where the job is founded, and a member that refuses may be in a world."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    agent.see(saw.Heard("b", Record(shown, stands=True)))
+    agent.see(saw.Listening(ONE))
+    while agent.engine.record == shown:
+        due = agent.engine.deadline()
+        assert due is not None
+        agent.now = due
+        agent.see(saw.Tick())
+        agent.see(saw.LinkDown("b", refused=True))
+    assert agent.now == 30.0
+    assert agent.engine.record is not None
+    assert [m.node for m in agent.engine.record.members] == ["a"]
+
+
 def meeting(tolerance_s: float = 3.0) -> Agent:
     """It leads a world with b and c, without a store, and has heard both."""
     agent = Agent(endpoints=(ONE,), tolerance_s=tolerance_s)
