@@ -6,6 +6,7 @@ then a new link is refused. A host that loses power, or a cut network, is silenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -49,7 +50,7 @@ class Network:
         self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
         self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
-        self._refused: set[str] = set()
+        self._refused_at: dict[str, float] = {}  # by name, when links to it were last refused
         self._refusing: set[tuple[str, str]] = set()  # those between whom everything is refused, both ways
 
     def listen(self, node: Node) -> None:
@@ -74,23 +75,28 @@ class Network:
 
     def refuse(self, pairs: Sequence[tuple[str, str]]) -> None:
         """From now on a firewall refuses all that these nodes say to each other, as if both had ended."""
-        self._refused |= {name for pair in pairs for name in pair}
         self._refusing |= {way for a, b in pairs for way in ((a, b), (b, a))}
+        self._note_refusals()
         everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
         for link in dict.fromkeys(link for node in everybody for link in node.links):
             if (link.dialer.name, link.target.name) in self._refusing:
                 for node in (link.dialer, link.target):
                     self._link_down(link, node, True)
 
-    def has_refused(self, node: Node) -> bool:
-        """Whether links to this node were ever refused although it lives."""
-        return node.name in self._refused
+    def has_refused(self, node: Node, within_s: float) -> bool:
+        """Whether links to this node were refused so recently, although it lives."""
+        self._note_refusals()
+        return self._cluster.now - self._refused_at.get(node.name, -math.inf) <= within_s
+
+    def _note_refusals(self) -> None:
+        self._refused_at |= dict.fromkeys((name for way in self._refusing for name in way), self._cluster.now)
 
     def _refuses(self, a: Node, b: Node) -> bool:
         return (a.name, b.name) in self._refusing
 
     def heal(self, break_odds: float = 0.0) -> None:
         """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
+        self._note_refusals()
         self._cut.clear()
         self._refusing.clear()
         everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]

@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import runpy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from simulation.chaos import run_seed
 from simulation.checkers import BrokenPromiseError, all_checkers
-from simulation.mutants import MUTANTS, NEAR, Mutant
+from simulation.mutants import MUTANTS, NEAR, RARE_MUTANTS, Mutant, Patch
 from softrun.agent.errors import SoftrunError
 
 SEEDS = 300
@@ -58,6 +61,15 @@ def test_mutant_dies(mutant: Mutant) -> None:
     assert promise in mutant.killers, f"seed {seed}: {mutant.name} was caught by {promise}, not by {mutant.killers}"
     if REWRITES:
         write(mutant, seed)
+
+
+@pytest.mark.parametrize("patches", RARE_MUTANTS, ids=lambda patches: patches.__name__)
+def test_mutant_that_seeds_seldom_show_dies_by_a_test(patches: Callable[[], list[Patch]]) -> None:
+    path, _, name = RARE_MUTANTS[patches].partition("::")
+    test = runpy.run_path(str(Path(__file__).parents[1] / "agent" / path))[name]
+    test()
+    with Mutant(patches.__name__, patches, ()).alive(), pytest.raises(AssertionError):
+        test()
 
 
 def test_every_promise_has_a_mutant() -> None:

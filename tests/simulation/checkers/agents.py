@@ -10,15 +10,17 @@ from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Outcome
 from softrun.agent.protocol.model import Round
 
+FORGIVEN = 2.0
+"""So many tolerances after the last refusal it is nobody's reason any more."""
 WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopped to hear of it, and to obey
 
 
 class NobodyMeetsTheReplaced(Checker):
     """The workers of a node that is taken for dead and lives have stopped by then.
 
-    If hosts refused links to it, it may have been given up before its lease was over: they have stopped when it
-    is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but for
-    a node that has founded another job meanwhile.
+    If hosts refused links to it shortly before, it may have been given up before its lease was over: they have stopped
+    when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but
+    for a node that has founded another job meanwhile.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
@@ -30,7 +32,8 @@ class NobodyMeetsTheReplaced(Checker):
                 continue
             works = [p for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
             stops_at = node.true_time(node.allowed.leave_at) if node.allowed is not None else 0.0
-            if works and self.cluster.network.has_refused(node) and stops_at > self.cluster.now:
+            was_refused = self.cluster.network.has_refused(node, FORGIVEN * node.config.beat_tolerance_s)
+            if works and was_refused and stops_at > self.cluster.now:
                 self.cluster.after(stops_at - self.cluster.now, self._has_stopped, node, before, after)
             elif node.alive and not self._sleeps(node) and not node.holds_workers(self.cluster.now):
                 working = ", ".join(p.name for p in works)
