@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 
 from softrun.runtime import nccl
+from softrun.runtime.groups import group_registry
 from softrun.runtime.nccl import ANSWERED_S, ErrorWatch, are_left_alone, leave_errors_alone
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -58,6 +61,17 @@ def test_nobody_watches_a_torch_without_nccl(environment: pytest.MonkeyPatch) ->
         assert are_left_alone() is has_nccl
     environment.delitem(sys.modules, "torch.distributed.distributed_c10d")
     assert are_left_alone(), "it may yet be imported"
+
+
+def test_ranks_that_meet_again_in_the_store_of_a_build_that_failed_wait_for_nobody_else() -> None:
+    """Three of four had come then; now two are left."""
+    store = dist.HashStore()
+    build = {"backend": "cpu:gloo,cuda:nccl", "store": store, "timeout": timedelta(milliseconds=10)}
+    for _ in range(3):
+        with pytest.raises(dist.DistStoreError):
+            group_registry._meet({**build, "group_size": 4})
+    for _ in range(2):
+        group_registry._meet({**build, "group_size": 2})
 
 
 class Watched:
