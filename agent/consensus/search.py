@@ -1,7 +1,9 @@
 """How an agent finds its job, and how a job finds the agents that look for it: at the endpoints.
 
 An agent without a record looks for the job at every endpoint. If one is its own address, and nobody listens there, it
-does. If nobody answers at those before it in the list either, it founds the job.
+does. It founds the job if nobody is at those before it in the list, and whoever is at those after it says that it has
+none either. Where something accepts and says nothing an agent may be stopped, and one with another token or of another
+release may have the job: then nobody founds another.
 
 The job may outlive the agents that listened at its endpoints. So its leader looks at those, too, where no node of the
 job is known to listen: for an agent that has come there, and would found a second job, or to listen there itself. It
@@ -18,7 +20,7 @@ from softrun.agent.protocol.model import Address
 
 LOOK_S = 0.15  # between two looks at an endpoint
 GIVE_UP_S = 0.3
-STRANGERS_S = 3.0  # a program that has the port may be about to end
+STRANGERS_S = 3.0  # whatever has the port may be about to end
 VISITS = 64  # looks at addresses of members that may be under way at a time
 
 
@@ -39,7 +41,8 @@ class Search:
         self._visiting: dict[Address, str] = {}
         self.strangers: dict[Address, str] = {}
         """What else has the port of an endpoint."""
-        self._strange_since: float | None = None  # nothing but strangers at all endpoints
+        self._doubtful: set[Address] = set()  # nobody answered there, but an agent of this job may be there
+        self._strange_since: float | None = None  # strangers bar the way
 
     # --- what is seen
 
@@ -57,16 +60,16 @@ class Search:
             self._holders[endpoint] = node
         return sought
 
-    def not_found(self, endpoint: Address, stranger: str, now: float) -> str:
-        """Nobody answers there. Returns the member that was looked for, if one was."""
+    def not_found(self, endpoint: Address, stranger: str, now: float, *, doubtful: bool = False) -> str:
+        """Nobody answers there; `doubtful`: see `NotFound`. Returns the member that was looked for, if one was."""
         sought = self._visiting.get(endpoint, "")
         self._look_at[endpoint] = now + LOOK_S
         self._answered(endpoint)
         self._holders.pop(endpoint, None)
-        self._empty.add(endpoint)
+        (self._doubtful if doubtful else self._empty).add(endpoint)
         if stranger:
             self.strangers[endpoint] = stranger
-            if self._strange_since is None and all(each in self.strangers for each in self._endpoints):
+            if self._strange_since is None and self._is_barred:
                 self._strange_since = now
         return sought
 
@@ -74,29 +77,44 @@ class Search:
         self._visiting.pop(endpoint, None)
         self._asked.discard(endpoint)
         self._empty.discard(endpoint)
+        self._doubtful.discard(endpoint)
         self.strangers.pop(endpoint, None)
 
     # --- what is done
 
-    @property
-    def founds(self) -> bool:
-        """Whether this agent is the one to found the job, if it has met none."""
-        for endpoint in self._endpoints:
+    def founds(self, has_answered: Callable[[str], bool]) -> bool:
+        """Whether this agent is the one to found the job, if it has met none.
+
+        `has_answered`: whether a node has said what it knows since it was found.
+        """
+        others = iter(self._endpoints)
+        for endpoint in others:
             if self._holders.get(endpoint) == self._node:
-                return True
+                return all(self._is_jobless(other, has_answered) for other in others)
             if endpoint not in self._empty:
                 return False
         return False
 
+    def _is_jobless(self, endpoint: Address, has_answered: Callable[[str], bool]) -> bool:
+        """Whether nobody is there who has the job, if this agent has met none."""
+        holder = self._holders.get(endpoint)
+        return endpoint in self._empty if holder is None else holder == self._node or has_answered(holder)
+
     @property
     def gives_up_at(self) -> float | None:
-        """When to give up because strangers have the port of every endpoint, unless they go; None: there is hope."""
+        """When to give up because strangers bar the way to the job, unless they go; None: there is hope."""
         if self._strange_since is None:
             return None
-        if not all(endpoint in self.strangers or endpoint in self._asked for endpoint in self._endpoints):
+        if not self._is_barred:
             self._strange_since = None
             return None
         return self._strange_since + STRANGERS_S
+
+    @property
+    def _is_barred(self) -> bool:
+        """Whether strangers have the port of every endpoint, or one of them may be an agent of this job."""
+        strange = [endpoint for endpoint in self._endpoints if endpoint in self.strangers]
+        return len(strange) == len(self._endpoints) or any(endpoint in self._doubtful for endpoint in strange)
 
     def is_empty(self, address: Address) -> bool:
         """Whether nobody answered there at the last look."""
@@ -143,8 +161,13 @@ class Search:
     def failure(self, searched_s: float) -> str:
         """Say that no job was found in `searched_s` seconds, and what to do."""
         names = ", ".join(map(str, self._endpoints))
-        for endpoint, stranger in sorted(self.strangers.items()):
+        for endpoint, stranger in sorted(self.strangers.items(), key=lambda item: (item[0] not in self._doubtful, item)):
             return f"{stranger} answers at {endpoint}: end it there, or choose another --rdzv_endpoint"
+        for endpoint in (endpoint for endpoint in self._endpoints if endpoint in self._doubtful):
+            return (
+                f"something accepts at {endpoint} and says nothing: if that is a stopped agent wake it or end it, else "
+                "choose another --rdzv_endpoint"
+            )
         return (
             f"no agent of this job answers at {names} after {searched_s:g} s: start the agent of that host, or correct "
             "--rdzv_endpoint"

@@ -9,6 +9,9 @@ reaches it goes on. It runs on a further host as a process of its own, is no nod
     leader  → witness  Prepare, Accept, Decided            as to the members (`softrun.agent.consensus.replica`)
     witness → leader   Promise, Accepted
 
+    founder → witness  Hello                               before it founds a job (`softrun.agent.consensus.inquiry`)
+    witness → founder  Record of the job that it serves, Witnessed
+
 The leader dials it (`softrun.agent.consensus.witness_link`) and puts it into the record: only a witness that the record
 names has a vote on its successor. One that was started again has another name, so it is another witness, which cannot
 vote on what it has forgotten.
@@ -87,6 +90,9 @@ class Witness:
                     self._heard_at = self._now
                 return [self._witnessed(node)]
             case Hello():
+                own = self.record
+                if own is not None and own.lineage != message.lineage and self._is_free(own):
+                    return [do.Say(node, Witnessed())]  # as far as it knows that job is no more
                 return [*self._replica.greet(node, message), self._witnessed(node)]
             case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided():
                 return self._asked(node, message)

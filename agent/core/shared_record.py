@@ -1,9 +1,9 @@
 """The record, if the agents keep it themselves: how this agent finds its job, and agrees with others on each record.
 
-Here the parts meet: `softrun.agent.consensus.search` finds the job, `softrun.agent.consensus.replica` votes and
-proposes, `softrun.agent.consensus.witness_link` keeps in touch with the job's witness, and
-`softrun.agent.rendezvous.election` says who leads and whom this agent hears. If a store keeps the record,
-nothing here has anything to do.
+Here the parts meet: `softrun.agent.consensus.search` finds the job, `softrun.agent.consensus.inquiry` asks the witness
+before one is founded, `softrun.agent.consensus.replica` votes and proposes, `softrun.agent.consensus.witness_link`
+keeps in touch with the witness, and `softrun.agent.rendezvous.election` says who leads and whom this agent hears. If a
+store keeps the record, nothing here has anything to do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from softrun.agent.consensus.inquiry import Inquiry
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.search import Search
 from softrun.agent.consensus.witness_link import WitnessLink
@@ -81,6 +82,7 @@ class SharedRecord:
             election.promise = self._replica.promise_ahead
             election.leases.left_behind_at = self._replica.left_behind_at
         self._search = Search(config.node, config.endpoints)
+        self._inquiry = Inquiry(config.job.witness)
         self._searches_until = now + config.search_s
         self._visit_at: float | None = None  # when to look for the members that are not heard
         self._visit_s = VISIT_S
@@ -98,6 +100,10 @@ class SharedRecord:
     def looked(self, seen: saw.Listening | saw.Found | saw.NotFound, own: Report) -> str:
         """Take in what was at an endpoint. Returns the member that was looked for there and refused, if one was."""
         match seen:
+            case saw.Found(endpoint, node) if endpoint == self._witness.address and self._inquiry.is_open:
+                self._effects += self._inquiry.found(node, self._election.ask(node, own), self._now)
+            case saw.NotFound(endpoint) if endpoint == self._witness.address and self._inquiry.is_open:
+                self._inquiry.not_found(self._now)
             case saw.Found() | saw.NotFound() if seen.endpoint == self._witness.address:
                 self._effects += self._witness.looked(seen, self._standing.record, self._stands, self._now)
                 self._election.leadership.reconsider()
@@ -107,8 +113,8 @@ class SharedRecord:
                 sought = self._search.found(endpoint, node, self._now)
                 self._effects += self._election.found(node, own, self._shown(node))
                 return sought if sought != node else ""  # its port has been given to another
-            case saw.NotFound(endpoint, stranger, refused):
-                sought = self._search.not_found(endpoint, stranger, self._now)
+            case saw.NotFound(endpoint, stranger, refused, doubtful):
+                sought = self._search.not_found(endpoint, stranger, self._now, doubtful=doubtful)
                 return sought if refused else ""
         return ""
 
@@ -164,6 +170,8 @@ class SharedRecord:
                 self._effects += replica.greet(node, message)
                 if replica.is_behind(message):
                     self._effects += self._election.ask(node, own)
+            case Witnessed() if self._inquiry.is_of(node):
+                self._effects += self._inquiry.answered(self._now)
             case Witnessed():
                 self._effects += self._witness.heard(node, message, self._standing.record, self._now)
                 if message.lineage in ("", self._lineage):
@@ -297,8 +305,13 @@ class SharedRecord:
     @property
     def founds(self) -> bool:
         """Whether this agent is the one to found the job, if it has met none, or none that goes on."""
+        return self._may_found and self._inquiry.is_settled(self._now)
+
+    @property
+    def _may_found(self) -> bool:
+        """Whether none of those that it can look for has a job that goes on; the witness may know of one."""
         heir = self._heir
-        return self._search.founds and (heir is None or self._search.is_empty(heir))
+        return self._search.founds(self._election.has_answered) and (heir is None or self._search.is_empty(heir))
 
     @property
     def despairs(self) -> bool:
@@ -332,6 +345,9 @@ class SharedRecord:
         leads = self._election.leadership.leading
         self._effects += self._witness.advance(self._standing.record, leads, self._now)
         self._effects += self._search.advance(self._searches, self._heir, self._election.in_touch, self._now)
+        self._effects += (
+            self._inquiry.advance(self._may_found, self._now) if self._is_lost else self._inquiry.drop()
+        )
 
     def _visit_absent(self, replica: Replica) -> None:
         record = self._standing.record
@@ -359,7 +375,7 @@ class SharedRecord:
         """When to look again without any news; None entries are no deadlines."""
         despairs_at = self._despairs_at if self._is_lost and not self.despairs else None
         search, witness = self._search.deadline(self._searches), self._witness.deadline()
-        return [search, self._visit_at, despairs_at, self.gives_up_at, witness]
+        return [search, self._visit_at, despairs_at, self.gives_up_at, witness, self._inquiry.deadline]
 
     def adopt(self, round_: Round) -> None:
         """Take in the new record, wherever it is kept."""

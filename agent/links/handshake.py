@@ -34,6 +34,8 @@ NO_TOKEN = "an agent without a token"
 A_TOKEN = "an agent with a token"
 AN_END = "what an agent that has ended left behind"
 NAMESAKE = "an agent that already knows another one by this node's name"
+MAYBE_OURS = frozenset((ANOTHER_RELEASE, ANOTHER_TOKEN, NO_TOKEN, A_TOKEN, NAMESAKE))
+"""The strangers that may be agents of this job all the same."""
 
 
 class RefusedError(ProtocolError):

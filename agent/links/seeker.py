@@ -9,7 +9,7 @@ from functools import partial
 
 from softrun.agent.errors import ProtocolError
 from softrun.agent.links.connection import Connection
-from softrun.agent.links.handshake import ANOTHER_PROGRAM, Dialling, EndedError, RefusedError
+from softrun.agent.links.handshake import ANOTHER_PROGRAM, MAYBE_OURS, Dialling, EndedError, RefusedError
 from softrun.agent.links.names import Place
 from softrun.agent.links.wiring import Wiring
 from softrun.agent.protocol.model import Address
@@ -80,7 +80,7 @@ class Seeker:
                 search.connected, search.until = True, now + ANSWER_S
                 continue
             self._end(search)
-            self._wiring.observe(NotFound(search.endpoint, search.stranger))
+            self._wiring.observe(NotFound(search.endpoint, search.stranger, doubtful=search.connected))
 
     def _resolved(self, search: _Search, places: list[Place]) -> None:
         endpoint = search.endpoint
@@ -143,7 +143,7 @@ class Seeker:
             search.stranger = search.stranger or ANOTHER_PROGRAM
         self._end(search)
         refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(search.endpoint.host)
-        self._wiring.observe(NotFound(search.endpoint, search.stranger, refused))
+        self._wiring.observe(NotFound(search.endpoint, search.stranger, refused, search.stranger in MAYBE_OURS))
 
     def _end(self, search: _Search) -> None:
         del self._searches[search.endpoint]

@@ -85,12 +85,14 @@ class Found:
 class NotFound:
     """No agent of this job answers at `endpoint`, in answer to Seek.
 
-    `stranger`: what else has the port, if anything. `refused`: the host answers, and nothing listens there.
+    `stranger`: what else has the port, if anything. `refused`: the host answers, and nothing listens there. `doubtful`:
+    one may be there all the same: something has accepted and says nothing, or an agent has another token or release.
     """
 
     endpoint: Address
     stranger: str = ""
     refused: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

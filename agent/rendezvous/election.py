@@ -225,6 +225,10 @@ class Election:
             report is not None and self._record is not None and member_status.is_elsewhere(report, self._record.lineage)
         )
 
+    def has_answered(self, node: str) -> bool:
+        """Return whether a node to which a link was made to find it has spoken on it."""
+        return self._found.get(node, False)
+
     def in_touch(self, node: str) -> bool:
         """Return whether there is a link with `node`, on which it has spoken lately."""
         if node in self._found or (node == self._following and self._link_up):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from softrun.agent.consensus.search import GIVE_UP_S, LOOK_S, VISITS, Search
+import pytest
+
+from softrun.agent.consensus.search import GIVE_UP_S, LOOK_S, STRANGERS_S, VISITS, Search
 from softrun.agent.protocol.effects import Effect, Seek
 from softrun.agent.protocol.model import Address
 
@@ -24,6 +26,11 @@ class Agent:
     def __init__(self, *endpoints: Address) -> None:
         self.now = 10.0
         self.search = Search("a", endpoints or (ONE,))
+        self.answered: set[str] = set()  # the nodes that have said what they know
+
+    @property
+    def founds(self) -> bool:
+        return self.search.founds(self.answered.__contains__)
 
     def looks(
         self, *, searches: bool = True, heir: Address | None = None, in_touch: object = nobody, after_s: float = 0.0
@@ -32,8 +39,8 @@ class Agent:
         effects = self.search.advance(searches, heir, in_touch, self.now)  # type: ignore[arg-type]
         return [_sought(effect).endpoint for effect in effects]
 
-    def not_found(self, *endpoints: Address, stranger: str = "") -> list[str]:
-        return [self.search.not_found(endpoint, stranger, self.now) for endpoint in endpoints]
+    def not_found(self, *endpoints: Address, stranger: str = "", doubtful: bool = False) -> list[str]:
+        return [self.search.not_found(endpoint, stranger, self.now, doubtful=doubtful) for endpoint in endpoints]
 
     def found(self, endpoint: Address, node: str) -> str:
         return self.search.found(endpoint, node, self.now)
@@ -49,10 +56,10 @@ def _sought(effect: Effect) -> Seek:
 
 def test_whoever_listens_at_the_only_endpoint_founds_the_job() -> None:
     agent = Agent(ONE)
-    assert not agent.search.founds
+    assert not agent.founds
     assert agent.looks() == [ONE]
     agent.search.listening(ONE)
-    assert agent.search.founds
+    assert agent.founds
     assert agent.looks(after_s=1.0) == [], "it knows who is there"
     assert agent.search.deadline(searches=True) is None
 
@@ -62,13 +69,13 @@ def test_whoever_listens_nowhere_founds_none() -> None:
     agent = Agent(ONE, TWO)
     agent.looks()
     agent.not_found(ONE, TWO)
-    assert not agent.search.founds
+    assert not agent.founds
 
 
 def test_without_endpoints_nobody_does() -> None:
     search = Search("a", ())
     assert search.advance(True, None, nobody, 1.0) == []
-    assert not search.founds
+    assert not search.founds(nobody)
     assert search.deadline(searches=True) is None
 
 
@@ -76,11 +83,11 @@ def test_whoever_listens_at_the_second_waits_until_nobody_answers_at_the_first()
     agent = Agent(ONE, TWO, THREE)
     assert agent.looks() == [ONE, TWO, THREE]
     agent.search.listening(TWO)
-    assert not agent.search.founds, "it does not know yet who is at the first"
+    assert not agent.founds, "it does not know yet who is at the first"
     agent.not_found(THREE)
-    assert not agent.search.founds
+    assert not agent.founds
     agent.not_found(ONE)
-    assert agent.search.founds, "the host of the first is dead, or comes later and finds this agent"
+    assert agent.founds, "the host of the first is dead, or comes later and finds this agent"
 
 
 def test_and_not_if_somebody_does() -> None:
@@ -88,18 +95,77 @@ def test_and_not_if_somebody_does() -> None:
     agent.looks()
     agent.search.listening(TWO)
     agent.found(ONE, "b")
-    assert not agent.search.founds
+    assert not agent.founds
     agent.looks(in_touch=nobody)
-    assert not agent.search.founds, "the link to b is lost, and who is there now is not known"
+    assert not agent.founds, "the link to b is lost, and who is there now is not known"
     agent.not_found(ONE)
-    assert agent.search.founds
+    assert agent.founds
 
 
-def test_whoever_listens_at_the_first_does_not_wait_for_the_others() -> None:
+def test_whoever_listens_at_the_first_waits_until_it_knows_who_is_at_the_others() -> None:
+    """The host of the first may have been replaced, and the job go on at another one."""
+    agent = Agent(ONE, TWO, THREE)
+    agent.looks()
+    agent.search.listening(ONE)
+    assert not agent.founds
+    agent.not_found(TWO)
+    assert not agent.founds
+    agent.not_found(THREE)
+    assert agent.founds
+
+
+def test_and_until_those_who_are_there_have_said_that_they_have_no_job_either() -> None:
     agent = Agent(ONE, TWO)
     agent.looks()
     agent.search.listening(ONE)
-    assert agent.search.founds
+    agent.found(TWO, "b")
+    assert not agent.founds, "its record may be under way"
+    agent.answered.add("b")
+    assert agent.founds
+    agent.looks(in_touch=nobody)
+    assert not agent.founds, "the link to b is lost, and who is there now is not known"
+
+
+@pytest.mark.parametrize("endpoint", [ONE, THREE], ids=["before", "after"])
+@pytest.mark.parametrize("stranger", ["", "an agent with another token"], ids=["silent", "token"])
+def test_nobody_founds_a_job_while_an_agent_of_it_may_be_at_an_endpoint(endpoint: Address, stranger: str) -> None:
+    agent = Agent(ONE, TWO, THREE)
+    agent.looks()
+    agent.search.listening(TWO)
+    agent.not_found(*{ONE, THREE} - {endpoint})
+    agent.not_found(endpoint, stranger=stranger, doubtful=True)
+    assert not agent.founds
+    assert not agent.search.is_empty(endpoint)
+    agent.looks(after_s=LOOK_S)
+    agent.not_found(endpoint)
+    assert agent.founds, "it has ended"
+
+
+def test_whoever_another_token_bars_from_the_job_ends_soon() -> None:
+    agent = Agent(ONE, TWO)
+    agent.looks()
+    agent.search.listening(ONE)
+    agent.not_found(TWO, stranger="an agent with another token", doubtful=True)
+    assert agent.search.gives_up_at == agent.now + STRANGERS_S
+    agent.looks(after_s=LOOK_S)
+    agent.not_found(TWO)
+    assert agent.search.gives_up_at is None, "it has ended"
+
+
+def test_another_program_bars_the_way_only_if_one_is_everywhere() -> None:
+    agent = Agent(ONE, TWO)
+    agent.looks()
+    agent.not_found(ONE, stranger="another program")
+    assert agent.search.gives_up_at is None
+    agent.not_found(TWO, stranger="another program")
+    assert agent.search.gives_up_at == agent.now + STRANGERS_S
+
+
+def test_silence_is_waited_for_as_long_as_there_is_time() -> None:
+    agent = Agent(ONE)
+    agent.looks()
+    agent.not_found(ONE, doubtful=True)
+    assert agent.search.gives_up_at is None
 
 
 # --- where and when it looks
@@ -155,7 +221,7 @@ def test_an_heir_makes_nobody_found_a_job() -> None:
     agent = Agent(ONE)
     agent.looks(heir=THREE)
     agent.search.listening(ONE)
-    assert agent.search.founds
+    assert agent.founds
     assert not Agent(ONE).search.is_empty(THREE), "nobody has looked"
 
 
@@ -218,6 +284,17 @@ def test_that_nobody_was_found_says_where_and_what_to_do() -> None:
     assert agent.search.failure(60.0) == (
         "no agent of this job answers at host1:29400, host2:29400 after 60 s: start the agent of that host, or "
         "correct --rdzv_endpoint"
+    )
+
+
+def test_that_something_is_silent_says_where() -> None:
+    agent = Agent(ONE, TWO)
+    agent.looks()
+    agent.search.listening(ONE)
+    agent.not_found(TWO, doubtful=True)
+    assert agent.search.failure(60.0) == (
+        "something accepts at host2:29400 and says nothing: if that is a stopped agent wake it or end it, else choose "
+        "another --rdzv_endpoint"
     )
 
 

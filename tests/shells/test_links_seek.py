@@ -299,7 +299,8 @@ def test_an_agent_that_is_none_of_this_job(
     if stranger is None:
         secret = b.links._wiring.identity.secret
         stranger = "an agent with a token" if secret is None else "an agent with another token"
-    assert outcome(b, a) == NotFound(endpoint, stranger)
+    doubtful = stranger != "an agent of another job"
+    assert outcome(b, a) == NotFound(endpoint, stranger, doubtful=doubtful)
     assert a.seen == []
 
 
@@ -307,7 +308,7 @@ def test_an_agent_without_a_token(make: Callable[..., End]) -> None:
     a, b = make("a", secret=None), make("b", secret=SECRET)
     endpoint = begin(a)
     seek(b, endpoint)
-    assert outcome(b, a) == NotFound(endpoint, "an agent without a token")
+    assert outcome(b, a) == NotFound(endpoint, "an agent without a token", doubtful=True)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +349,7 @@ def test_another_program(make: Callable[..., End], says: bytes, stranger: str) -
         until_true(a, so=done)
         for sock in socks:
             sock.close()
-    assert a.seen == [NotFound(endpoint, stranger)]
+    assert a.seen == [NotFound(endpoint, stranger, doubtful=stranger != OTHERS)]
 
 
 def test_one_that_hangs_up_once_is_asked_again(make: Callable[..., End]) -> None:
@@ -388,7 +389,7 @@ def test_silence_is_waited_for_until_it_is_time(make: Callable[..., End]) -> Non
         assert a.links.deadline() == 10.0 + ANSWER_S
         a.now = 10.0 + ANSWER_S
         a.turn()
-        assert a.seen == [NotFound(endpoint)]
+        assert a.seen == [NotFound(endpoint, doubtful=True)], "an agent that is stopped is as silent"
         assert a.links.deadline() is None
         assert not a.links._wiring.open
 

@@ -164,7 +164,9 @@ class Network:
             told = target is not None and self._tell(node, target)
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=not told))
         elif target.dark or target.stalled or not self._reachable(node, target):
-            self._cluster.after(seek.give_up_s, self._cluster.deliver, node, saw.NotFound(endpoint))
+            accepts = target.stalled and not target.dark and self._reachable(node, target)
+            seen = saw.NotFound(endpoint, doubtful=accepts)
+            self._cluster.after(seek.give_up_s, self._cluster.deliver, node, seen)
         else:
             if target is not node and target.name not in node.dialled and node.alive:
                 link = Link(node, target, up=True, ends={node.name, target.name})
