@@ -82,23 +82,23 @@ class Search:
 
     # --- what is done
 
-    def founds(self, has_answered: Callable[[str], bool]) -> bool:
+    def founds(self, is_jobless: Callable[[str], bool]) -> bool:
         """Whether this agent is the one to found the job, if it has met none.
 
-        `has_answered`: whether a node has said what it knows since it was found.
+        `is_jobless`: whether a node has said, since it was found, that it has met none either.
         """
         others = iter(self._endpoints)
         for endpoint in others:
             if self._holders.get(endpoint) == self._node:
-                return all(self._is_jobless(other, has_answered) for other in others)
+                return all(self._is_free(other, is_jobless) for other in others)
             if endpoint not in self._empty:
                 return False
         return False
 
-    def _is_jobless(self, endpoint: Address, has_answered: Callable[[str], bool]) -> bool:
-        """Whether nobody is there who has the job, if this agent has met none."""
+    def _is_free(self, endpoint: Address, is_jobless: Callable[[str], bool]) -> bool:
+        """Whether nobody is there who has a job."""
         holder = self._holders.get(endpoint)
-        return endpoint in self._empty if holder is None else holder == self._node or has_answered(holder)
+        return endpoint in self._empty if holder is None else holder == self._node or is_jobless(holder)
 
     @property
     def gives_up_at(self) -> float | None:

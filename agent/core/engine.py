@@ -335,6 +335,9 @@ class Engine:
             return  # the others may have gone on without this node; it tries again after the next renewal
         if round_.number <= self._standing.broken_round:
             return  # its workers found this world broken: only the next one is of use
+        if self._workers.are_beyond(round_):
+            self._standing.broken_round = round_.number  # the next one has a number that they do not know
+            return
         told = self._workers.told
         if told is not None and self._answers.stops_for(_trigger(told, round_)):
             self._stages.restart(self._now, charged=False)
@@ -410,6 +413,7 @@ class Engine:
         # A node that is restarting its workers is on its way back already, and has said so.
         self._effects.note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
         self._standing.incarnation += 1
+        self._standing.left_behind = True
         self._workers.stay_behind()
         match self.stage:
             case Stage.WORKING:
@@ -578,7 +582,9 @@ class Engine:
         """Tell the workers how long they may go on without hearing from this agent again."""
         if self.stage is Stage.ENDED:
             return
-        if self.record is not None and not (self._standing.is_placed or self._workers.are_out()):
+        if self._workers.are_out():
+            self._standing.left_behind = False
+        elif self._standing.left_behind or not (self.record is None or self._standing.is_placed):
             return  # the others have gone on, so nobody gets time in the world of before
         entered_at = self._stages.since if self._shared.is_kept and self.stage is Stage.WORKING else None
         for allow in self._allowance.advance(self._election.leases.until, self._lease, entered_at):

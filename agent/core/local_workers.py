@@ -191,6 +191,11 @@ class LocalWorkers:
         self.number = max(self.number, world.number)
         return effects
 
+    def are_beyond(self, world: Round) -> bool:
+        """Whether running ones were told of a world of another job, founded beside this one, with a number as high."""
+        elsewhere = self.told is None or self.told.lineage != world.lineage
+        return elsewhere and world.number <= self.number and any(slot.runs for slot in self._slots)
+
     def stay_behind(self) -> None:
         """The others have gone on without this node."""
         for slot in self._slots:

@@ -311,7 +311,7 @@ class SharedRecord:
     def _may_found(self) -> bool:
         """Whether none of those that it can look for has a job that goes on; the witness may know of one."""
         heir = self._heir
-        return self._search.founds(self._election.has_answered) and (heir is None or self._search.is_empty(heir))
+        return self._search.founds(self._election.is_jobless) and (heir is None or self._search.is_empty(heir))
 
     @property
     def despairs(self) -> bool:

@@ -58,7 +58,7 @@ class Election:
         self._is_unled = False
         self._said: Report | None = None
         self._beat_at = now
-        # Nodes to which this agent has a link although it does not follow them, and whether they have answered on it.
+        # Nodes to which this agent has a link although it does not follow them, and whether they have reported since.
         self._found: dict[str, bool] = {}
         self.promise: Callable[[str], Ballot | None] = lambda _node: None
         """What this agent promises a node that it follows from now on, as it says hello."""
@@ -93,12 +93,12 @@ class Election:
         returned = self._liveness.silent(node, self._now)
         self._liveness.heard(node, self._now)
         self.leases.meet(node)
-        if node in self._found:
-            self._found[node] = True
         if returned:
             self.leadership.heard_again(node)
         report = message.report if isinstance(message, Hello) else message
         if isinstance(report, Report) and report.member.node == node:
+            if node in self._found:
+                self._found[node] = True
             self._liveness.holds(node, report.member.lease_number)
             self.leadership.hear(report, behind=isinstance(message, Hello) and self._is_behind(message))
         match message:
@@ -225,9 +225,10 @@ class Election:
             report is not None and self._record is not None and member_status.is_elsewhere(report, self._record.lineage)
         )
 
-    def has_answered(self, node: str) -> bool:
-        """Return whether a node to which a link was made to find it has spoken on it."""
-        return self._found.get(node, False)
+    def is_jobless(self, node: str) -> bool:
+        """Return whether a node has said that it has no job, since a link was made to find it."""
+        report = self.leadership.reports.get(node)
+        return self._found.get(node, False) and report is not None and report.lineage == ""
 
     def in_touch(self, node: str) -> bool:
         """Return whether there is a link with `node`, on which it has spoken lately."""

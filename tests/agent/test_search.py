@@ -26,11 +26,11 @@ class Agent:
     def __init__(self, *endpoints: Address) -> None:
         self.now = 10.0
         self.search = Search("a", endpoints or (ONE,))
-        self.answered: set[str] = set()  # the nodes that have said what they know
+        self.jobless: set[str] = set()  # the nodes that have said that they have no job
 
     @property
     def founds(self) -> bool:
-        return self.search.founds(self.answered.__contains__)
+        return self.search.founds(self.jobless.__contains__)
 
     def looks(
         self, *, searches: bool = True, heir: Address | None = None, in_touch: object = nobody, after_s: float = 0.0
@@ -120,7 +120,7 @@ def test_and_until_those_who_are_there_have_said_that_they_have_no_job_either() 
     agent.search.listening(ONE)
     agent.found(TWO, "b")
     assert not agent.founds, "its record may be under way"
-    agent.answered.add("b")
+    agent.jobless.add("b")
     assert agent.founds
     agent.looks(in_touch=nobody)
     assert not agent.founds, "the link to b is lost, and who is there now is not known"

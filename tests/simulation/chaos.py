@@ -79,6 +79,8 @@ class Plan:
     dies_building: float
     is_adverse: bool
     heeds: bool
+    endpoints: int = 0
+    """How many hosts are endpoints; 0: one address is that of every node."""
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -200,7 +202,7 @@ class Life:
         config = EngineConfig(
             job=p.job,
             node=name,
-            host=f"host-{name}" if self._adversity is None else self._adversity.host(f"host-{name}"),
+            host=self._host(name),
             port=7000,
             role="trainer" if self.rng.random() < 0.8 else "reader",
             local_world_size=p.workers,
@@ -213,10 +215,26 @@ class Life:
             grace_s=p.grace_s,
             exit_barrier_s=EXIT_BARRIER_S,
             close_timeout_s=5.0,
+            endpoints=self._endpoints(),
         )
         policy = load_policy(p.job.restart_policy, WorkerFailure(p.job.worker_failure))
         rate = 1.0 if self._adversity is None else self._adversity.rate()
         return self.cluster.start(config, policy, offset=self.rng.uniform(0, 1000), rate=rate)
+
+    def _host(self, name: str) -> str:
+        """The host of the next node. One that is an endpoint is replaced first, as by a scheduler."""
+        taken = {node.config.host for node in self.up()}
+        free = [f"host-e{number}" for number in range(self.plan.endpoints) if f"host-e{number}" not in taken]
+        if free:
+            return self.rng.choice(free)
+        return f"host-{name}" if self._adversity is None else self._adversity.host(f"host-{name}")
+
+    def _endpoints(self) -> tuple[Address, ...]:
+        """As the user of the next node gives them: mostly in the same order everywhere."""
+        endpoints = [Address(f"host-e{number}", 29400) for number in range(self.plan.endpoints)]
+        if self.plan.endpoints and self.rng.random() < 0.2:
+            self.rng.shuffle(endpoints)
+        return tuple(endpoints)
 
     def bares(self) -> bool:
         """Whether what would tell of the end of the next node that is killed is killed with it."""
@@ -284,6 +302,8 @@ class Life:
             self.cluster.wake(node)
             if node.store_cut:
                 self.cluster.store.reconnect(node)
+        if self.plan.endpoints and not any(node.config.host.startswith("host-e") for node in self.up()):
+            self.join()  # two jobs meet at the endpoints, and nowhere else
 
     def over(self) -> bool:
         record = self.cluster.store.round

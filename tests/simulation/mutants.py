@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from softrun.agent.consensus import replica
+from softrun.agent.consensus.inquiry import Inquiry
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Replica
+from softrun.agent.consensus.search import Search
 from softrun.agent.core.allowance import Allowance
 from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine import Engine
@@ -532,6 +534,27 @@ def gives_no_time_to_save() -> list[Patch]:
     return [(Departures, "preempted", wrong)]
 
 
+def takes_silence_for_an_empty_endpoint() -> list[Patch]:
+    not_found = Search.not_found
+
+    def taken(self: Search, endpoint: Address, stranger: str, now: float, *, doubtful: bool = False) -> str:
+        return not_found(self, endpoint, stranger, now)
+
+    return [(Search, "not_found", taken)]
+
+
+def looks_only_at_endpoints_before_its_own() -> list[Patch]:
+    return [(Search, "_is_free", lambda *_: True)]
+
+
+def founds_without_waiting_for_an_answer() -> list[Patch]:
+    return [(Election, "is_jobless", lambda *_: True)]
+
+
+def founds_without_asking_the_witness() -> list[Patch]:
+    return [(Inquiry, "is_settled", lambda *_: True)]
+
+
 WITNESS_MUTANTS = (
     Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
     Mutant(
@@ -541,6 +564,14 @@ WITNESS_MUTANTS = (
     ),
 )
 """For jobs that have one (`test_witness`)."""
+
+FOUNDER_MUTANTS = (
+    Mutant("takes_silence_for_an_empty_endpoint", takes_silence_for_an_empty_endpoint, ("FoundsAlone",)),
+    Mutant("looks_only_at_endpoints_before_its_own", looks_only_at_endpoints_before_its_own, ("FoundsAlone",)),
+    Mutant("founds_without_waiting_for_an_answer", founds_without_waiting_for_an_answer, ("FoundsAlone",)),
+    Mutant("founds_without_asking_the_witness", founds_without_asking_the_witness, ("FoundsAlone",)),
+)
+"""For jobs with several endpoints (`test_founders`)."""
 
 RARE_MUTANTS = {
     ends_leases_under_any_record: "test_lease_ender.py::test_a_new_record_ends_the_suspicion",

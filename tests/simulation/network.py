@@ -50,11 +50,17 @@ class Network:
         self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
         self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
+        self.torn_at = -math.inf
+        """When something was last kept from passing between any two."""
         self._refused_at: dict[str, float] = {}  # by name, when links to it were last refused
         self._refusing: set[tuple[str, str]] = set()  # those between whom everything is refused, both ways
 
     def listen(self, node: Node) -> None:
         self._addresses.setdefault(Address(node.config.host, node.config.port), []).append(node)
+
+    def holder(self, endpoint: Address) -> Node | None:
+        """Who listens at an endpoint, or did last."""
+        return self._holders.get(endpoint)
 
     def gone_from(self, address: Address) -> list[Node]:
         """The nodes whose agents listened at this address, and have ended."""
@@ -66,15 +72,18 @@ class Network:
 
     def split(self, side: dict[str, int]) -> None:
         """Cut the network: nodes with different numbers do not reach each other."""
+        self.torn_at = math.inf
         for name, number in side.items():
             self._cluster.nodes[name].side = number
 
     def cut_way(self, sender: str, receiver: str) -> None:
         """Nothing passes from one node to another; what the other sends still arrives."""
+        self.torn_at = math.inf
         self._cut.add((sender, receiver))
 
     def refuse(self, pairs: Sequence[tuple[str, str]]) -> None:
         """From now on a firewall refuses all that these nodes say to each other, as if both had ended."""
+        self.torn_at = math.inf
         self._refusing |= {way for a, b in pairs for way in ((a, b), (b, a))}
         self._note_refusals()
         everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
@@ -96,6 +105,7 @@ class Network:
 
     def heal(self, break_odds: float = 0.0) -> None:
         """The network is whole again. Each link over the cut breaks or goes on, with what it held back."""
+        self.torn_at = min(self.torn_at, self._cluster.now)
         self._note_refusals()
         self._cut.clear()
         self._refusing.clear()
@@ -228,7 +238,7 @@ class Network:
             return
         message = _decode_message(data)
         receiver.heard[sender.name] = self._cluster.now
-        if isinstance(message, Hello):
+        if isinstance(message, Hello) and sender is link.dialer:
             self._name(link, receiver)  # a link that was dialled has no name before its first message
         self._cluster.observe(receiver, saw.Heard(sender.name, message))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.checkers.base import Checker
 from simulation.cluster import Node
 from simulation.workers import SLOW_TO_GET_OUT_S
+from softrun.agent.core.allowance import PAST
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Outcome
@@ -19,8 +20,9 @@ class NobodyMeetsTheReplaced(Checker):
     """The workers of a node that is taken for dead and lives have stopped by then.
 
     If hosts refused links to it shortly before, it may have been given up before its lease was over: they have stopped
-    when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. And but
-    for a node that has founded another job meanwhile.
+    when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. But for
+    a node that has founded another job meanwhile. And but for one that came to know late of the world that it is in, and
+    has no lease there yet: its workers complete no step.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
@@ -31,6 +33,8 @@ class NobodyMeetsTheReplaced(Checker):
             if node.engine.record is None or node.engine.record.lineage != before.lineage:
                 continue
             works = [p for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
+            if node.allowed is not None and node.allowed.hold_at == PAST and not node.never_asks:
+                continue
             stops_at = node.true_time(node.allowed.leave_at) if node.allowed is not None else 0.0
             was_refused = self.cluster.network.has_refused(node, FORGIVEN * node.config.beat_tolerance_s)
             if works and was_refused and stops_at > self.cluster.now:

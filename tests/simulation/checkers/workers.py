@@ -94,7 +94,7 @@ class SoftSparesTheHealthy(Checker):
                     grounds.told_at = self.cluster.now
             case do.Tell(state=WorkerState.PAUSED):
                 grounds.no_world_since = self.cluster.now - self._lapsed_s(node, grounds)
-            case do.Tell():
+            case do.Tell() if effect.round != node.processes[effect.local_rank].last.round:
                 grounds.told_at = self.cluster.now
             case do.SignalWorker(local_rank, launch) if node.config.job.restart_policy == "soft":
                 process = node.processes[local_rank]
