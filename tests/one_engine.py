@@ -34,8 +34,9 @@ class Agent:
         restarts: int = 3,
         endpoints: tuple[Address, ...] = (),
         tolerance_s: float = 1e6,  # what does not answer here is mostly not the matter
+        witness: Address | None = None,
     ) -> None:
-        job = replace(JOB, restart_policy=policy, worker_failure=failure)
+        job = replace(JOB, restart_policy=policy, worker_failure=failure, witness=witness)
         config = EngineConfig(
             job,
             "a",

@@ -100,7 +100,7 @@ class LocalWorkers:
 
     def are_out(self) -> bool:
         """Whether none is left in a world that it was told to leave: it has left it, or ended if it was told to end."""
-        return self.has_left() and not any(slot.lives and not slot.runs for slot in self._slots)
+        return not any(slot.lives and not (slot.runs and slot.has_left) for slot in self._slots)
 
     def heeds(self) -> bool:
         """Whether workers are or were in a world and, told to leave for good, will stop after a step and save."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from one_engine import Agent, paused, said, sought
+from one_engine import Agent, paused, said, sought, spawned
 from values import member, sealed
 
 from softrun.agent.consensus.leases import DRIFT
@@ -23,6 +23,7 @@ from softrun.agent.protocol.model import (
     Record,
     Report,
 )
+from softrun.runtime.events import WorkerState
 
 ONE, TWO = Address("host1", 29400), Address("host2", 29400)
 
@@ -49,6 +50,41 @@ def test_it_asks_whoever_it_finds_and_takes_the_record_that_is_shown() -> None:
     assert agent.report is not None
     assert agent.report.lineage == "b@1"
     assert [hello.lineage for _, hello in said(effects, Hello)] == ["b@1"], "it asks to join that job, on that link"
+
+
+def test_whoever_listens_at_the_first_endpoint_joins_the_job_that_goes_on_at_another() -> None:
+    """Its host was replaced."""
+    agent = Agent(endpoints=(ONE, TWO))
+    agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
+    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    agent.see(saw.Heard("b", Accept((0, "b"), replace(shown, version=3))))
+    assert agent.engine.record is None, "b has not answered yet, and it would be a second job"
+    agent.see(saw.Heard("b", Record(shown, stands=True)))
+    assert agent.engine.record == shown
+
+
+def test_it_founds_the_job_when_whoever_is_at_another_endpoint_says_that_it_has_none() -> None:
+    agent = Agent(endpoints=(ONE, TWO))
+    agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
+    agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, lineage="b@1")))
+    assert agent.engine.record is None, "it has one, and will show it"
+    agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, sequence=1)))
+    assert agent.engine.record is not None
+    assert [m.node for m in agent.engine.record.members] == ["a"]
+
+
+def test_whom_an_agent_with_another_token_keeps_from_an_endpoint_ends_with_one_line() -> None:
+    agent = Agent(endpoints=(ONE, TWO))
+    agent.see(saw.Tick(), saw.Listening(ONE))
+    effects = agent.see(saw.NotFound(TWO, "an agent with another token", doubtful=True))
+    while (due := agent.engine.deadline()) is not None:
+        agent.now = due
+        again = (saw.NotFound(TWO, "an agent with another token", doubtful=True) for _ in sought(effects))
+        effects = agent.see(saw.Tick(), *again)
+    (end,) = (e for e in effects if isinstance(e, do.End))
+    assert end.result.outcome is do.Outcome.STORE_LOST
+    assert end.result.reason.startswith("an agent with another token answers at host2:29400: ")
+    assert agent.now == 3.0
 
 
 def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
@@ -358,6 +394,45 @@ def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> No
     assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [101.0]
     agent.see(saw.Heard("b", Beat(at=8.0, echo=100.9, grant_s=3.0, leads=True)))
     assert not [effect for effect in agent.go_on(101.9) if isinstance(effect, do.Allow)], "nor is another"
+
+
+def test_who_was_left_behind_and_is_taken_in_again_gets_no_time_for_workers_that_are_still_in_the_old_world() -> None:
+    agent = following()
+    record = agent.engine.record
+    assert record is not None
+    without = replace(record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
+    effects = agent.see(saw.Heard("b", Record(without, stands=True)))
+    assert paused(effects) == [0]
+    members = (member("b"), member("c"), member("a", incarnation=2))
+    again = replace(without, version=4, number=3, members=members, lost=())
+    agent.see(saw.Heard("b", Record(again, stands=True)))
+    beat = saw.Heard("b", Beat(at=9.0, echo=101.0, grant_s=3.0, leads=True))
+    agent.now = 101.0
+    assert not [effect for effect in agent.see(beat) if isinstance(effect, do.Allow)]
+    agent.say(applied=3)  # it has obeyed, and is in the new one
+    assert [effect.leave_at for effect in agent.effects if isinstance(effect, do.Allow)] == [
+        pytest.approx(101.0 + 3.0 * (1 - DRIFT))
+    ]
+
+
+def test_a_world_of_which_its_workers_know_the_number_from_another_job_is_asked_for_anew() -> None:
+    """Of two founders each has sealed its first world. A worker that was started outside of the one may not be told of
+    the other: to it that would be an old one."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    others = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    effects = agent.see(saw.Heard("b", Record(others, stands=True)))
+    assert spawned(effects) == [(0, WorkerState.PAUSED)]
+    agent.say()
+    world = replace(sealed(member("c"), member("a")), settings=agent.job, lineage="c@1")
+    effects = agent.see(saw.Heard("c", Record(world, stands=True, worked_s=9.0)))
+    assert agent.engine.record == world
+    assert not [effect for effect in effects if isinstance(effect, do.Tell)]
+    assert agent.report is not None
+    assert agent.report.broken_round == world.number
+    assert agent.report.told == world.number, "so the leader gives the next one a higher number"
+    following = replace(world, version=3, number=2)
+    effects = agent.see(saw.Heard("c", Record(following, stands=True)))
+    assert [effect.round for effect in effects if isinstance(effect, do.Tell)] == [2]
 
 
 def test_whom_it_is_about_to_leave_behind_it_grants_no_lease() -> None:

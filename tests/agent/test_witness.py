@@ -159,6 +159,20 @@ def test_a_job_that_was_over_before_is_none_of_its() -> None:
     assert Third().hear("a", Record(replace(ALONE, phase=Phase.CLOSED))) == [Witnessed()]
 
 
+def test_whoever_is_about_to_found_a_job_is_shown_the_one_that_it_serves() -> None:
+    third = Third(NAMED)
+    assert third.hear("c", Hello(ready(member("c")))) == [Record(NAMED), Witnessed(NAMED.version, JOB)]
+    assert Third().hear("c", Hello(ready(member("c")))) == [Witnessed()]
+
+
+def test_but_not_one_whose_agents_have_been_silent_for_long() -> None:
+    """All of them may have ended at once: then the job begins anew."""
+    third = Third(NAMED)
+    third.now = FORGET_S
+    assert third.hear("c", Hello(ready(member("c")))) == [Witnessed()]
+    assert third.hear("a", Hello(ready(A), NAMED.version, JOB)) == [Witnessed(NAMED.version, JOB)], "one of its own"
+
+
 def test_it_says_when_it_has_the_vote() -> None:
     third = Third(FIRST)
     notes = [e for e in third.observe(saw.Heard("a", Record(NAMED))) if isinstance(e, Note)]
