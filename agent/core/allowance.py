@@ -43,8 +43,6 @@ class Allowance:
 
         `entered_at`: when this node entered its world, if it has one whose other agents grant leases.
         """
-        if lease.lapsed:
-            return []  # the others may have gone on since, so nobody gets time in the world of then
         wanted = self._wanted(until, lease, entered_at)
         moved = wanted.hold_at - self._allowed.hold_at
         if wanted == self._allowed or (self._allowed != NO_BOUND and 0 < moved < self._interval_s / 2):

@@ -369,6 +369,7 @@ class Engine:
     def _lease_renewed(self, until: float, lease_number: int, granted_s: float) -> None:
         doubted = self._lease.doubted
         lapsed = self._lease.renewed(until, lease_number, granted_s, self._now)
+        self._standing.left_behind |= lapsed
         self._election.judge_by_leases()
         if lapsed and self._standing.intent is NodeIntent.READY:
             self._evicted("the lease of this node had expired, so the others took it for dead")
@@ -531,8 +532,6 @@ class Engine:
             self._fence()
         if self._lease.expiring(self._now):
             self._end_who_stays()
-        if self._lease.lapsed and self._workers.are_out():
-            self._lease.left()
         for late in self._calls.overdue(self._now):
             self._news.is_overdue(late, self._now)
         self._news.advance(self._now)

@@ -69,7 +69,7 @@ class Standing:
         self.broken_round = 0
         """The last world that one of its workers found broken; 0: none."""
         self.left_behind = False
-        """Whether the others have gone on without this node, and its workers may still be in the world of before."""
+        """Whether the others may have gone on without this node, and its workers may be in the world of before."""
         self.cut_off = False
         """Whether too few members of the record are in touch to agree on the next one."""
         self.departure: Departure | None = None

@@ -23,22 +23,15 @@ class LeaseClock:
         self._granted_s = 0.0
         self._renew_at: float | None = None
         self._doubted_at: float | None = None
-        self.lapsed = False
-        """Whether an earlier lease has expired, and workers may still be in the world that they were in then."""
 
     def renewed(self, until: float, lease_number: int, granted_s: float, now: float) -> bool:
         """The lease was renewed. Return whether it replaces an earlier lease, which has expired."""
         lapsed = self.lease_number not in (0, lease_number)
         self.lease_number, self._until, self._granted_s = lease_number, until, granted_s
-        self.lapsed |= lapsed
         if self.sure(now):  # an answer can be so late that it is worth nothing
             self._doubted_at = None
         self._renew_at = until - granted_s + granted_s / RENEWALS
         return lapsed
-
-    def left(self) -> None:
-        """The workers have left the world in which an earlier lease expired: the later one counts for them."""
-        self.lapsed = False
 
     def ended(self, lease_number: int, now: float) -> None:
         """Note that another agent has ended a lease of this one: it takes a new one at once."""

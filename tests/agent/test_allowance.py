@@ -85,18 +85,6 @@ def test_with_a_lease_it_is_what_that_allows() -> None:
     assert allowance.advance(inf, lease) == [Allow(122.0, 123.5)]
 
 
-def test_a_later_lease_gives_no_time_in_the_world_in_which_the_earlier_one_expired() -> None:
-    """The others may have gone on meanwhile, and a worker that has yet to leave must not go on as well."""
-    allowance, lease = an_allowance(), LeaseClock()
-    lease.renewed(until=120.0, lease_number=1, granted_s=20.0, now=100.0)
-    assert allowance.advance(inf, lease)
-    lease.renewed(until=150.0, lease_number=2, granted_s=20.0, now=130.0)
-    lease.renewed(until=154.0, lease_number=2, granted_s=20.0, now=134.0)
-    assert allowance.advance(inf, lease) == []
-    lease.left()
-    assert allowance.advance(inf, lease) == [Allow(152.0, 153.5)]
-
-
 def test_of_the_lease_in_the_store_and_those_that_agents_grant_the_first_to_end_counts() -> None:
     """Another agent ends the lease in the store once the others have ended."""
     allowance, lease = an_allowance(), LeaseClock()

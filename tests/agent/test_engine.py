@@ -520,3 +520,19 @@ def test_one_that_shows_progress_again_after_a_call_is_looked_at_again() -> None
     assert looked(agent.go_on(200.0)) == [], "it was asked already"
     agent.say(applied=1, ends=False, limits=SOFT)
     assert 0 in looked(agent.go_on(300.0))
+
+
+def test_a_later_lease_gives_no_time_in_the_world_in_which_the_earlier_one_expired() -> None:
+    """The others may have gone on meanwhile, and a worker that has yet to leave must not go on as well."""
+    agent = Agent()
+    agent.record(sealed(member("a")))
+    agent.say()
+    effects = agent.see(saw.LeaseRenewed(until=20.0, lease_number=1, granted_s=20.0))
+    assert [effect for effect in effects if isinstance(effect, do.Allow)]
+    agent.now = 30.0
+    agent.see(saw.LeaseRenewed(until=50.0, lease_number=2, granted_s=20.0))
+    agent.now = 34.0
+    effects = agent.see(saw.LeaseRenewed(until=54.0, lease_number=2, granted_s=20.0))
+    assert not [effect for effect in effects if isinstance(effect, do.Allow)]
+    effects = agent.say(applied=2)
+    assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [53.5]

@@ -442,14 +442,13 @@ def works_on_by_the_store_alone() -> list[Patch]:
     return [(Allowance, "_wanted", wrong)]
 
 
-def gives_time_in_the_world_of_a_lapsed_lease() -> list[Patch]:
-    def wrong(self: LeaseClock, *answer: Any) -> bool:
-        lapsed = right(self, *answer)
-        self.left()
-        return lapsed
+def gives_time_to_whoever_was_left_behind() -> list[Patch]:
+    def wrong(self: Engine) -> None:
+        self._standing.left_behind = False
+        right(self)
 
-    right = LeaseClock.renewed
-    return [(LeaseClock, "renewed", wrong)]
+    right = Engine._allow_on
+    return [(Engine, "_allow_on", wrong)]
 
 
 def ends_leases_too_early() -> list[Patch]:
@@ -597,8 +596,8 @@ MUTANTS = (
     Mutant("gives_no_time_to_save", gives_no_time_to_save, ("SoftSparesTheHealthy", "Progress")),
     Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
     Mutant(
-        "gives_time_in_the_world_of_a_lapsed_lease",
-        gives_time_in_the_world_of_a_lapsed_lease,
+        "gives_time_to_whoever_was_left_behind",
+        gives_time_to_whoever_was_left_behind,
         ("NobodyMeetsTheReplaced",),
     ),
     Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",)),
