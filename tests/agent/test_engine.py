@@ -536,3 +536,12 @@ def test_a_later_lease_gives_no_time_in_the_world_in_which_the_earlier_one_expir
     assert not [effect for effect in effects if isinstance(effect, do.Allow)]
     effects = agent.say(applied=2)
     assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [53.5]
+
+
+def test_workers_are_told_to_stop_before_the_lease_in_the_store_can_have_expired() -> None:
+    agent = Agent()
+    agent.record(sealed(member("a")))
+    agent.say()
+    agent.see(saw.LeaseRenewed(until=20.0, lease_number=1, granted_s=20.0))
+    assert not paused(agent.go_on(17.9))
+    assert paused(agent.go_on(18.0)) == [0]

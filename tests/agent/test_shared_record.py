@@ -396,7 +396,7 @@ def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> No
     assert not [effect for effect in agent.go_on(101.9) if isinstance(effect, do.Allow)], "nor is another"
 
 
-def test_who_was_left_behind_and_is_taken_in_again_gets_no_time_for_workers_that_are_still_in_the_old_world() -> None:
+def test_who_is_taken_in_again_gets_no_time_for_workers_in_the_old_world() -> None:
     agent = following()
     record = agent.engine.record
     assert record is not None
