@@ -206,7 +206,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     def _run(self, place: SoftrunRendezvousHandler) -> RunResult:
         params, spec = place.params, self._worker_group.spec
         self._check_devices(spec)
-        node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
         try:
             backend = choose_backend(
                 params.backend,

@@ -58,7 +58,7 @@ def run(argv: list[str]) -> None:
     check_run_id(args.rdzv_id)
     host, bind, port = _place(args.rdzv_endpoint, args.port)
     secret = _secret(args.rdzv_conf)
-    node = f"witness-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    node = f"witness-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
     job = printable(args.rdzv_id, 1000)
 
     def listens(port: int) -> None:

@@ -42,6 +42,7 @@ class Search:
         self.strangers: dict[Address, str] = {}
         """What else has the port of an endpoint."""
         self._doubtful: set[Address] = set()  # nobody answered there, but an agent of this job may be there
+        self._told: set[Address] = set()  # the endpoints whose silence was told of
         self._strange_since: float | None = None  # strangers bar the way
 
     # --- what is seen
@@ -158,10 +159,20 @@ class Search:
     def _waiting(self) -> list[Address]:
         return [e for e in self._places if e not in self._holders and e not in self._asked]
 
+    def doubt(self, endpoint: Address) -> str:
+        """Say, once for each endpoint, that nobody founds a job because of its silence; "": there is nothing to say."""
+        is_silent = endpoint in self._doubtful and endpoint not in self.strangers
+        if not is_silent or endpoint in self._told or endpoint not in self._endpoints:
+            return ""
+        self._told.add(endpoint)
+        return f"something accepts at {endpoint} and says nothing: until it answers or ends no job is founded beside it"
+
     def failure(self, searched_s: float) -> str:
         """Say that no job was found in `searched_s` seconds, and what to do."""
         names = ", ".join(map(str, self._endpoints))
-        for endpoint, stranger in sorted(self.strangers.items(), key=lambda item: (item[0] not in self._doubtful, item)):
+        for endpoint, stranger in sorted(
+            self.strangers.items(), key=lambda item: (item[0] not in self._doubtful, item)
+        ):
             return f"{stranger} answers at {endpoint}: end it there, or choose another --rdzv_endpoint"
         for endpoint in (endpoint for endpoint in self._endpoints if endpoint in self._doubtful):
             return (

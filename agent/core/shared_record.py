@@ -115,6 +115,8 @@ class SharedRecord:
                 return sought if sought != node else ""  # its port has been given to another
             case saw.NotFound(endpoint, stranger, refused, doubtful):
                 sought = self._search.not_found(endpoint, stranger, self._now, doubtful=doubtful)
+                if self._is_lost and (doubt := self._search.doubt(endpoint)):
+                    self._effects.note(doubt, warning=True)
                 return sought if refused else ""
         return ""
 
@@ -345,9 +347,7 @@ class SharedRecord:
         leads = self._election.leadership.leading
         self._effects += self._witness.advance(self._standing.record, leads, self._now)
         self._effects += self._search.advance(self._searches, self._heir, self._election.in_touch, self._now)
-        self._effects += (
-            self._inquiry.advance(self._may_found, self._now) if self._is_lost else self._inquiry.drop()
-        )
+        self._effects += self._inquiry.advance(self._may_found, self._now) if self._is_lost else self._inquiry.drop()
 
     def _visit_absent(self, replica: Replica) -> None:
         record = self._standing.record

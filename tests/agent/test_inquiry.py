@@ -55,6 +55,25 @@ def test_the_job_that_it_knows_of_is_joined() -> None:
     assert agent.engine.record == shown
 
 
+def test_the_job_that_it_knows_of_begins_anew_if_none_of_its_agents_is_found_for_long() -> None:
+    """All may have been killed at once, with what would tell of it."""
+    agent = asking()
+    agent.see(saw.Found(PLACE, "w"))
+    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    known = saw.Heard("w", Witnessed(shown.version, "b@1"))
+    agent.see(saw.Heard("w", Record(shown)), known)
+    while agent.engine.record == shown:
+        due = agent.engine.deadline()
+        assert due is not None
+        agent.now = due
+        if PLACE in sought(agent.see(saw.Tick())):
+            agent.see(saw.Found(PLACE, "w"), known)
+        agent.see(saw.LinkDown("b", refused=True))
+    assert agent.now == 30.0
+    assert agent.engine.record is not None
+    assert [m.node for m in agent.engine.record.members] == ["a"]
+
+
 def test_if_it_cannot_be_had_the_job_is_founded_without_it() -> None:
     agent = asking()
     agent.see(saw.NotFound(PLACE))

@@ -298,6 +298,20 @@ def test_that_something_is_silent_says_where() -> None:
     )
 
 
+def test_the_silence_of_an_endpoint_is_told_of_once() -> None:
+    agent = Agent(ONE, TWO)
+    agent.looks()
+    agent.not_found(ONE, doubtful=True)
+    assert agent.search.doubt(ONE) == (
+        "something accepts at host1:29400 and says nothing: until it answers or ends no job is founded beside it"
+    )
+    assert agent.search.doubt(ONE) == ""
+    agent.not_found(TWO, stranger="an agent with another token", doubtful=True)
+    assert agent.search.doubt(TWO) == "", "that ends the search"
+    agent.not_found(MEMBER, doubtful=True)
+    assert agent.search.doubt(MEMBER) == ""
+
+
 def test_that_something_else_answers_says_what() -> None:
     agent = Agent(ONE, TWO)
     agent.looks()

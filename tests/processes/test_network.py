@@ -5,6 +5,7 @@ Skipped on a machine without root, the program `ip` and /dev/net/tun, none of wh
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -43,10 +44,12 @@ def network() -> Iterator[LocalNetwork]:
 class Job:
     """One node with one worker on each of these hosts; all of them train."""
 
-    def __init__(self, network: LocalNetwork, cluster: LocalCluster, hosts: str, trainer: str, *flags: str) -> None:
+    def __init__(
+        self, network: LocalNetwork, cluster: LocalCluster, hosts: str, trainer: str, *flags: str, later: str = ""
+    ) -> None:
         self._network, self._cluster = network, cluster
         self._trainer = trainer
-        own = ("--restart_policy=soft", f"--nnodes=1:{len(hosts)}", "--nproc_per_node=1", "--rdzv_id=net")
+        own = ("--restart_policy=soft", f"--nnodes=1:{len(hosts + later)}", "--nproc_per_node=1", "--rdzv_id=net")
         cold = ("--no_warm_start",) if trainer == "count.py" else ()  # without torch it starts sooner
         self._flags = (*own, *cold, *flags)
         self.nodes: dict[str, Node] = {}
@@ -71,18 +74,19 @@ class Job:
 @pytest.fixture
 def job(network: LocalNetwork, cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """`job("abc", "count.py")` starts that trainer on three hosts. The first one has the endpoint, unless there is an
-    etcd, which is on a host of its own."""
+    etcd, which is on a host of its own. Hosts where nodes are started `later` are endpoints as well."""
     with ExitStack() as stack:
 
-        def start(hosts: str, trainer: str = "count.py", *, etcd: bool = False, conf: str = "") -> Job:
-            addresses = {host: network.add(host) for host in hosts}
+        def start(hosts: str, trainer: str = "count.py", *, later: str = "", etcd: bool = False, conf: str = "") -> Job:
+            addresses = {host: network.add(host) for host in hosts + later}
             if etcd:
                 (tmp_path / "etcd").mkdir()
                 etcd_here = LocalEtcd(tmp_path / "etcd", host=network.add("etcd"), prefix=network.on("etcd"))
                 backend = ("--rdzv_backend=etcd3", f"--rdzv_endpoint={stack.enter_context(etcd_here).endpoint}")
             else:
-                backend = ("--rdzv_backend=c10d", f"--rdzv_endpoint={addresses[hosts[0]]}:29400")
-            return Job(network, cluster, hosts, trainer, *backend, *([conf] if conf else []))
+                endpoints = ",".join(f"{addresses[host]}:29400" for host in hosts[0] + later)
+                backend = ("--rdzv_backend=c10d", f"--rdzv_endpoint={endpoints}")
+            return Job(network, cluster, hosts, trainer, *backend, *([conf] if conf else []), later=later)
 
         yield start
         for node in cluster.nodes:
@@ -306,3 +310,17 @@ def test_the_first_host_is_killed(
     grown = cluster.wait_for_steps(3, after=time.monotonic(), timeout_s=SOON_S)
     assert rest < pids(grown, 3), "the first host comes again, and they are in touch"
     no_two_worlds(cluster.steps())
+
+
+def test_nobody_founds_a_job_beside_an_agent_that_is_stopped(job: Callable[..., Job], cluster: LocalCluster) -> None:
+    """Its host accepts and says nothing. That may be the job, and it is."""
+    job_ = job("a", later="b")
+    first = job_.workers("a")
+    job_.nodes["a"].signal(signal.SIGSTOP)
+    job_.start("b")
+    cluster.wait_for("b to say why it waits", lambda: "and says nothing" in job_.nodes["b"].output() or None)
+    lasted(cluster, time.monotonic(), LASTING_S)
+    assert not [s for s in cluster.steps() if s.pid not in first], "it does not train alone"
+    at = job_.nodes["a"].signal(signal.SIGCONT)
+    grown = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert first < pids(grown, 2)

@@ -554,9 +554,7 @@ def founds_without_asking_the_witness() -> list[Patch]:
     return [(Inquiry, "is_settled", lambda *_: True)]
 
 
-WITNESS_MUTANTS = (
-    Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),
-)
+WITNESS_MUTANTS = (Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),)
 """For jobs that have one (`test_witness`)."""
 
 FOUNDER_MUTANTS = (

@@ -21,8 +21,8 @@ class NobodyMeetsTheReplaced(Checker):
 
     If hosts refused links to it shortly before, it may have been given up before its lease was over: they have stopped
     when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. But for
-    a node that has founded another job meanwhile. And but for one that came to know late of the world that it is in, and
-    has no lease there yet: its workers complete no step.
+    a node that has founded another job meanwhile. And but for one that came to know late of the world that it is in,
+    and has no lease there yet: its workers complete no step.
     """
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
