@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -53,6 +52,7 @@ from softrun.agent.workers.fork_server import ForkServer, fork_server_for
 from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy, WorkerFailure, load_policy
+from softrun.runtime.clock import boottime
 from softrun.runtime.events import ProgressLimits
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -134,7 +134,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         if not isinstance(self._handler, SoftrunRendezvousHandler):
             result: RunResult = super().run(role)
             return result
-        began = self._meeting_since = time.monotonic()
+        began = self._meeting_since = boottime()
         self._round = 0
         self._telling = BackgroundQueue("softrun-events")
         run_id = self._handler.get_run_id()
@@ -144,13 +144,13 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             result = self._run(self._handler)
             self._tell_all()
             self._worker_group.state = result.state
-            self._total_execution_time = int(time.monotonic() - began)
+            self._total_execution_time = int(boottime() - began)
             self._record_metrics(result)
             if result.failures or result.return_values:  # a node that was never in a world has no workers to report
                 self._record_worker_events(result)
             return result
         finally:
-            self._total_execution_time = int(time.monotonic() - began)
+            self._total_execution_time = int(boottime() - began)
             self._tell_all()
             self._stop_watching()
 
@@ -180,7 +180,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         role = group.spec.role
         if tell.round != self._round:
             self._round = tell.round
-            self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(time.monotonic() - self._meeting_since) * 1000)
+            self._tell_of("RENDEZVOUS", EventSource.AGENT, duration_ms=(boottime() - self._meeting_since) * 1000)
             self._tell_of("ASSIGN_WORKER_RANKS", EventSource.AGENT, duration_ms=0.0)  # part of forming the world
             world = {
                 "group_rank": info.group_rank,
@@ -199,7 +199,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
 
     def halted(self) -> None:
         """The workers' world is over, for this node at least."""
-        self._meeting_since = time.monotonic()
+        self._meeting_since = boottime()
 
     # --- one run
 

@@ -11,7 +11,6 @@ thread. Nothing that comes over a connection ends more than that connection.
 from __future__ import annotations
 
 import selectors
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from softrun.agent.protocol.codec import PROTOCOL_VERSION, encode_message
 from softrun.agent.protocol.effects import Seek
 from softrun.agent.protocol.model import Member, Message
 from softrun.agent.protocol.observations import Observation
+from softrun.runtime.clock import boottime
 
 
 class Links:
@@ -53,7 +53,7 @@ class Links:
         bind: str = "",
         port: int = 0,
         listens: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         Identity(job, node, host, 1, secret).check()
         main = listening(bind, port, all_six=":" in host)
@@ -181,9 +181,9 @@ class Links:
         The listeners first: who sees the end of a link, and probes, is refused at once.
         """
         self._listeners.close()
-        until = time.monotonic() + flush_s
+        until = boottime() + flush_s
         for connection in list(self._wiring.open):
-            if (left := until - time.monotonic()) > 0:
+            if (left := until - boottime()) > 0:
                 connection.flush(left)
             connection.close()
         self._relays.close()

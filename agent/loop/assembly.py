@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import selectors
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
 from softrun.policies import RestartPolicyStrategy
 from softrun.runtime.calls import NODE_VARIABLE
+from softrun.runtime.clock import boottime
 
 SWITCH_INTERVAL_S = 0.0005
 
@@ -65,7 +65,7 @@ def run_agent(
         supervisor = supervised(selector, observations.put, observations.put_threadsafe, descriptors)
         keeper = SnapshotKeeper(supervisor.directory, config.host, backend.bind, selector)
         supervisor.add_to_environments({**keeper.environment, NODE_VARIABLE: config.node})
-        engine = Engine(replace(config, port=links.port), policy, time.monotonic())
+        engine = Engine(replace(config, port=links.port), policy, boottime())
         driver = Driver(engine, selector, observations, store, links, worker_stores, supervisor, testament.write)
         try:
             return driver.run(), supervisor

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import selectors
-import time
 from collections.abc import Callable
 
 from softrun.agent.core.engine import Engine
@@ -26,6 +25,7 @@ from softrun.agent.store.base import StoreThreads
 from softrun.agent.workers.call_lines import ONLY_CALLS
 from softrun.agent.workers.stores import WorkerStores
 from softrun.agent.workers.supervisor import Supervisor
+from softrun.runtime.clock import boottime
 
 NOTE_CHARACTERS = 2000  # of a line for the log; a part of it may come from other nodes
 LONGEST_SLEEP_S = 3600.0  # epoll takes no more than some weeks
@@ -47,7 +47,7 @@ class Driver:
         worker_stores: WorkerStores,
         supervisor: Supervisor,
         keep: Callable[[bytes], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._engine = engine
         self._selector = selector

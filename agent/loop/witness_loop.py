@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import selectors
-import time
 from collections.abc import Callable
 
 from softrun.agent.consensus.witness import Witness
@@ -13,6 +12,7 @@ from softrun.agent.loop.observation_queue import ObservationQueue
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.printable import printable
+from softrun.runtime.clock import boottime
 
 LONGEST_SLEEP_S = 3600.0  # epoll takes no more than some weeks
 NOTE_CHARACTERS = 2000
@@ -33,17 +33,17 @@ def run_witness(
     links = Links(
         selector, job=job, node=node, host=host, observe=observations.put, secret=secret, bind=bind, port=port
     )
-    witness = Witness(node, time.monotonic())
+    witness = Witness(node, boottime())
     try:
         listens(links.port)
         while True:
             while (seen := observations.take()) is not None:
-                for effect in witness.observe(seen, time.monotonic()):
+                for effect in witness.observe(seen, boottime()):
                     if isinstance(effect, do.End):
                         return effect.result
                     _carry_out(effect, links)
             due = links.deadline()
-            timeout = min(max(0.0, due - time.monotonic()), LONGEST_SLEEP_S) if due is not None else None
+            timeout = min(max(0.0, due - boottime()), LONGEST_SLEEP_S) if due is not None else None
             for key, mask in selector.select(timeout):
                 key.data(mask)
             links.sweep()

@@ -1,4 +1,4 @@
-"""Which nodes are dead, judged only by the reader's own monotonic clock.
+"""Which nodes are dead, judged only by the reader's own clock.
 
 A peer is dead if its process is certainly gone (it said so itself, or what outlives it did), if its host refuses a
 link to it, or if it was watched and not heard within the tolerance. Only the first is certain. Only peers that have

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.protocol.model import Address
+from softrun.runtime.clock import boottime
 
 _RETRY_S = 1.0
 _T = TypeVar("_T")
@@ -70,14 +71,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _patiently(look_up: Callable[[], _T], host: str, patience_s: float) -> _T:
-    deadline = time.monotonic() + patience_s
+    deadline = boottime() + patience_s
     told = False
     while True:
         try:
             return look_up()
         except OSError as error:
             reason = error.strerror or str(error)
-        if time.monotonic() + _RETRY_S > deadline:
+        if boottime() + _RETRY_S > deadline:
             raise StoreLostError(
                 f"the host {host!r} of --rdzv_endpoint cannot be reached after {patience_s:g} s ({reason}): correct "
                 "it, or the name service; if only this machine's own address is in doubt, give it by --local_addr"

@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """This agent's lease stands at least until `until`, by the monotonic clock: nobody can have taken its place."""
+    """This agent's lease stands at least until `until`, by the agent's clock: nobody can have taken its place."""
 
     until: float
     lease_number: int

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
@@ -30,6 +29,7 @@ from softrun.agent.errors import StoreLostError
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.base import Change, Lease, LeaseGrant, Leases
 from softrun.agent.store.etcd_client import EtcdAccess, EtcdClient, EtcdRefusedError, LeaseGoneError
+from softrun.runtime.clock import boottime
 
 JOB_LEASE_S = 24 * 3600
 OVER_LEASE_S = 60  # so that all agents see that the job is over; then another job may take its name
@@ -104,7 +104,7 @@ class EtcdStore:
         granted, self._granted = self._granted, None
         if granted is not None:
             return granted  # just now
-        if time.monotonic() >= self._job_lease_due_at:
+        if boottime() >= self._job_lease_due_at:
             self._renew_job_lease()
         sent_at, stands_s = self._client.keep_alive(self._lease)
         if stands_s <= 0:
@@ -184,7 +184,7 @@ class EtcdStore:
     def _begin_lease(self) -> tuple[LeaseGrant, Any]:
         """Take a new lease, because there was none or it has expired; returns it with etcd's last answer."""
         self._lease_number += 1
-        sent_at = time.monotonic()
+        sent_at = boottime()
         granted = self._client.call("Lease", "LeaseGrant", self._rpc.LeaseGrantRequest(TTL=self._asked_s))
         self._lease = int(granted.ID)
         key = self._member_key((self._node, self._lease_number))
@@ -207,7 +207,7 @@ class EtcdStore:
         _, stands_s = self._client.keep_alive(self._job_lease)
         if stands_s <= 0:
             self._grant_job_lease()
-        self._job_lease_due_at = time.monotonic() + JOB_LEASE_S / 100
+        self._job_lease_due_at = boottime() + JOB_LEASE_S / 100
 
     def _grant_job_lease(self) -> None:
         grant = self._rpc.LeaseGrantRequest(TTL=JOB_LEASE_S, ID=self._job_lease)
@@ -260,8 +260,8 @@ class EtcdStore:
         named = kind == "members" and node and quote(unquote(node), safe="") == node
         if named and number.isdigit() and len(number) <= _LONGEST_NUMBER:
             return [(unquote(node), int(number))]
-        if time.monotonic() >= self._next_note_at:
-            self._next_note_at = time.monotonic() + _NOTES_S
+        if boottime() >= self._next_note_at:
+            self._next_note_at = boottime() + _NOTES_S
             shown = printable(name.decode(errors="backslashreplace"))
             logger.warning(
                 "etcd has keys among this job's that are no agent's, such as %s: they are passed over", shown

@@ -24,7 +24,6 @@ import os
 import random
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from softrun.agent.protocol.checks import is_host
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.given_files import content_of
 from softrun.agent.store.tls_files import check_tls_files
+from softrun.runtime.clock import boottime
 
 DEFAULT_PORT = 2379
 CALL_TIMEOUT_S = 2.0
@@ -90,7 +90,7 @@ class EtcdClient:
         self._timeouts = 0  # how many of those
         self._away_since: float | None = None
         self._closing = False
-        self._give_up_at: float | None = time.monotonic() + connect_timeout_s  # unless something was answered by then
+        self._give_up_at: float | None = boottime() + connect_timeout_s  # unless something was answered by then
 
     def call(self, service: str, method: str, request: Any) -> Any:
         """Return the answer to one request."""
@@ -101,11 +101,11 @@ class EtcdClient:
         )
 
     def keep_alive(self, lease: int) -> tuple[float, int]:
-        """Return when the request was sent, by the monotonic clock, and how many seconds it holds; 0: it is gone."""
+        """Return when the request was sent, by the agent's clock, and how many seconds it holds; 0: it is gone."""
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
 
         async def ask(connection: _Connection, timeout_s: float) -> tuple[float, int]:
-            sent_at = time.monotonic()
+            sent_at = boottime()
             answer = await connection.begin(connection.keep_alive, request, timeout=timeout_s)
             return sent_at, answer.TTL
 
@@ -229,7 +229,7 @@ class EtcdClient:
         if self._failures >= len(self._access.endpoints):
             reason = _reason(error)
             self._note_absence(reason)
-            if self._give_up_at is not None and (time.monotonic() >= self._give_up_at or _is_of_tls(reason)):
+            if self._give_up_at is not None and (boottime() >= self._give_up_at or _is_of_tls(reason)):
                 raise StoreLostError(
                     f"no etcd answers at {','.join(self._access.endpoints)} ({reason}): start it, or correct "
                     "--rdzv_endpoint and the certificates in --rdzv_conf"
@@ -257,7 +257,7 @@ class EtcdClient:
 
     def _note_absence(self, reason: str) -> None:
         if self._away_since is None and self._give_up_at is None:
-            self._away_since = time.monotonic()
+            self._away_since = boottime()
             logger.warning("etcd cannot be reached (%s): the workers go on, changes of the world wait for it", reason)
 
     def _succeeded(self) -> None:
@@ -265,7 +265,7 @@ class EtcdClient:
         self._give_up_at = None
         since, self._away_since = self._away_since, None
         if since is not None:
-            logger.warning("etcd is back after %.1f s", time.monotonic() - since)
+            logger.warning("etcd is back after %.1f s", boottime() - since)
 
 
 class EtcdRefusedError(StoreLostError):

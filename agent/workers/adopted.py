@@ -12,13 +12,13 @@ import os
 import select
 import signal
 import socket
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from softrun.agent.workers.processes import Start
 from softrun.runtime.channel.channel import ENVIRONMENT_VARIABLE
+from softrun.runtime.clock import boottime
 from softrun.runtime.events import WorkerInfo
 
 _DIED = -int(signal.SIGKILL)
@@ -74,13 +74,13 @@ class Adopted:
         return os.dup(self._either.fileno())
 
     def reap(self, timeout_s: float = 0.0) -> int | None:
-        end = time.monotonic() + timeout_s
+        end = boottime() + timeout_s
         while True:
             if (word := self._word()) is not None:
                 return int(word) if word.strip() else _DIED
             if select.select([self._process], [], [], 0)[0]:
                 return _DIED
-            if (left := end - time.monotonic()) <= 0:
+            if (left := end - boottime()) <= 0:
                 return None
             self._either.poll(left)
 

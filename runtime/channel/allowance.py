@@ -8,14 +8,13 @@ in advance until when they may work, and moves that time forward as long as it i
 After `hold` a worker waits between two steps, which costs only time if the agent then moves the time forward. After
 `leave` the others may be in the next world, so the worker leaves its own, as on PAUSE.
 
-Both are times of CLOCK_BOOTTIME, which runs on while a machine is suspended; 0 means no bound.
+Both are times of the agent's clock (`softrun.runtime.clock`), in nanoseconds; 0 means no bound.
 """
 
 from __future__ import annotations
 
-from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic_ns
-
 from softrun.runtime.channel.page import HOLD, LEAVE, Page
+from softrun.runtime.clock import boottime_ns
 
 
 class Allowance:
@@ -27,16 +26,15 @@ class Allowance:
     def holds(self) -> bool:
         """Whether to wait between two steps. It makes no system call: call it after every step."""
         hold_at = self._words[HOLD]
-        return hold_at != 0 and hold_at <= clock_gettime_ns(CLOCK_BOOTTIME)
+        return hold_at != 0 and hold_at <= boottime_ns()
 
     def is_over(self) -> bool:
         """Whether to leave the world."""
         leave_at = self._words[LEAVE]
-        return leave_at != 0 and leave_at <= clock_gettime_ns(CLOCK_BOOTTIME)
+        return leave_at != 0 and leave_at <= boottime_ns()
 
 
 def allow(page: Page, hold_at_s: float, leave_at_s: float) -> None:
-    """Set the allowance, as the agent: times of CLOCK_MONOTONIC in seconds, 0 for no bound."""
-    slept_ns = clock_gettime_ns(CLOCK_BOOTTIME) - monotonic_ns()
+    """Set the allowance, as the agent: times of its clock in seconds, 0 for no bound."""
     for word, at_s in ((LEAVE, leave_at_s), (HOLD, hold_at_s)):
-        page.words[word] = max(1, int(at_s * 1e9) + slept_ns) if at_s else 0
+        page.words[word] = max(1, int(at_s * 1e9)) if at_s else 0

@@ -5,9 +5,9 @@ function there (`Py_AddPendingCall`). So a living thread of ours, or one in C++,
 thread that sits in a call, with or without the GIL. Only in a block that writes a checkpoint, writing is a beat, too.
 The **ping** comes from the trainer, for loops that execute byte code and get nowhere; it counts from its first use. The
 **step** is the last that the trainer has completed in its present world, and **took** is how long the last step took in
-any world. Beat and ping are times of CLOCK_MONOTONIC, which all processes of a host share. Each end writes its own of
-step and event before it reads the other's, with far more in between than a processor reorders, so at least one of them
-sees what the other has done.
+any world. Beat and ping are times of CLOCK_MONOTONIC, which all processes of a host share, and which stands still while
+the machine is suspended, as the trainer does. Each end writes its own of step and event before it reads the other's,
+with far more in between than a processor reorders, so at least one of them sees what the other has done.
 
 Nothing here judges. The agent looks only when a limit has passed (`softrun.agent.core.progress_watchdog`), so a ping
 costs a write to memory, and the beat a few microseconds four times a second.
@@ -35,6 +35,7 @@ from typing import NamedTuple
 from softrun.runtime.channel.ownership import claimant, is_running
 from softrun.runtime.channel.page import BEAT, OWNER, PING, SHOWS, STEP, TOOK, Page
 from softrun.runtime.channel.writes import Writes
+from softrun.runtime.clock import boottime_ns
 
 BEAT_INTERVAL_S = 0.25
 WRITING_S = 3600.0
@@ -51,8 +52,8 @@ class LastProgress(NamedTuple):
 
     pid: int
     last_s: float
-    """The older of its last beat and ping, by CLOCK_MONOTONIC; now, if the process that showed them has ended: the
-    worker is another process, which has shown nothing yet."""
+    """The older of its last beat and ping, by the agent's clock as if the machine had slept before them; now, if the
+    process that showed them has ended: the worker is another process, which has shown nothing yet."""
     step: int | None
     step_s: float
     """How long the last step took, in this world or an earlier one; 0 if that is not known."""
@@ -64,8 +65,8 @@ def read_progress(page: Page) -> LastProgress | None:
         return None
     words = page.words
     owner, beat, ping, took, step = (words[which] for which in (OWNER, BEAT, PING, TOOK, STEP))
-    last_s = min(at for at in (beat, ping) if at) / 1e9 if is_running(owner) else time.monotonic()
-    return LastProgress(claimant(owner), last_s, step - 1 if step else None, took / 1e9)
+    ago_ns = time.monotonic_ns() - min(at for at in (beat, ping) if at) if is_running(owner) else 0
+    return LastProgress(claimant(owner), (boottime_ns() - ago_ns) / 1e9, step - 1 if step else None, took / 1e9)
 
 
 class Progress:

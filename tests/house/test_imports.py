@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "policies": [""],
     "runtime": [
+        "clock",
         "events",
         "calls",
         "steplog",
@@ -205,3 +206,11 @@ def test_nobody_knows_a_store_beside_the_agent() -> None:
 def test_one_file_knows_etcd3() -> None:
     knowing = {path.name for path in files("agent") if {"grpc", "etcdrpc"} & set(re.findall(r"\w+", path.read_text()))}
     assert knowing == {"etcd_client.py"}
+
+
+def test_agents_have_one_clock() -> None:
+    """But for what answers after its agent has ended: it imports next to nothing, and judges nobody."""
+    others = {
+        path.name for path in files("agent") if re.search(r"monotonic|perf_counter|time\.time\(", path.read_text())
+    }
+    assert others == {"testament.py"}

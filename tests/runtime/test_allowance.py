@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fake_agent import COUNTS, FakeAgent, Worker, wait_until
+from softrun.runtime.clock import boottime
 from softrun.runtime.events import WorldChangeEvent
 
 pytestmark = pytest.mark.processes
@@ -48,7 +49,7 @@ print("goes on in", get_worker_event().round)
 
 def silence(workers: list[Worker], leave_in_s: float = 0.0) -> None:
     """The agent's last word was a while ago."""
-    now = time.monotonic()
+    now = boottime()
     for worker in workers:
         worker.writer.allow(now, now + leave_in_s)
 
@@ -59,7 +60,7 @@ def silence_until_it_leaves(worker: Worker) -> None:
 
 
 def speak(workers: list[Worker]) -> None:
-    until = time.monotonic() + LONG_S
+    until = boottime() + LONG_S
     for worker in workers:
         worker.writer.allow(until, until)
 

@@ -13,10 +13,14 @@ import pytest
 
 from fake_agent import an_event
 from local_cluster import PATIENCE_S
+from softrun.runtime.channel import progress
 from softrun.runtime.channel.channel import EventReader, EventWriter
 from softrun.runtime.channel.inbox import ChannelInbox
 from softrun.runtime.channel.progress import Progress
+from softrun.runtime.clock import boottime, boottime_ns
 from softrun.runtime.events import WorkerEvent
+
+SLEPT_S = 3600
 
 
 @pytest.fixture
@@ -107,24 +111,41 @@ def test_the_agent_sees_the_progress_of_the_worker(channel: Path) -> None:
     reader = EventReader(channel)
     assert reader.page is not None
     assert reader.claim()
-    progress = Progress(reader.page)
+    shown = Progress(reader.page)
     writer.write(an_event())
-    progress.completed(7)
+    shown.completed(7)
     seen = writer.read_progress()
     assert seen is not None
     assert (seen.pid, seen.step, seen.step_s) == (os.getpid(), 7, 0.0)
-    progress.completed(8)
+    shown.completed(8)
     seen = writer.read_progress()
     assert seen is not None
     assert seen.step_s > 0
     took_s = seen.step_s
-    progress.begin_world()
-    progress.completed(9)
+    shown.begin_world()
+    shown.completed(9)
     seen = writer.read_progress()
     assert seen is not None
     assert (seen.step, seen.step_s) == (9, took_s)
-    progress.hold()
-    progress.completed(10)
+    shown.hold()
+    shown.completed(10)
     seen = writer.read_progress()
     assert seen is not None
     assert (seen.step, seen.step_s) == (10, took_s), "what a step took says nothing where it was told to wait"
+
+
+def test_a_worker_does_not_hang_for_having_slept_with_its_machine(
+    channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = EventWriter.create(channel), EventReader(channel)
+    assert reader.page is not None
+    assert reader.claim()
+    shown = Progress(reader.page)
+    shown.withhold(True)  # no beat follows
+    before = writer.read_progress()
+    assert before is not None
+    monkeypatch.setattr(progress, "boottime_ns", lambda: boottime_ns() + SLEPT_S * 10**9)
+    after = writer.read_progress()
+    assert after is not None
+    assert after.last_s == pytest.approx(before.last_s + SLEPT_S, abs=1.0)
+    assert after.last_s < boottime() + SLEPT_S

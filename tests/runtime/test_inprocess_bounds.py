@@ -21,6 +21,7 @@ from wrapped_ranks import Job, Worker, sit
 from fake_agent import wait_until
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
 from softrun.runtime.channel.writes import ENOUGH
+from softrun.runtime.clock import boottime
 from softrun.runtime.events import ProgressLimits
 from softrun.runtime.inprocess import (
     ActiveWorldSizeDivisibleBy,
@@ -168,7 +169,7 @@ def test_a_clean_up_that_nothing_ends_is_no_progress(job: Job) -> None:
 
     def stands_still() -> bool:
         progress = worker.writer.read_progress()
-        return progress is not None and time.monotonic() - progress.last_s > 1.5
+        return progress is not None and boottime() - progress.last_s > 1.5
 
     wait_until(stands_still, "no progress is shown")
 
@@ -201,7 +202,7 @@ def test_writing_in_an_atomic_block_is_progress_even_in_one_call(job: Job, tmp_p
     os.mkfifo(tmp_path / FIFO)
     try:
         worker = begin_to_save(job, lambda: save(tmp_path))
-        began = time.monotonic()
+        began = boottime()
         wait_until(lambda: last_progress_s(worker) > began + 8 * BEAT_INTERVAL_S, "progress beside the call")
     finally:
         os.close(os.open(tmp_path / FIFO, os.O_RDONLY | os.O_NONBLOCK))  # the child goes on
@@ -209,7 +210,7 @@ def test_writing_in_an_atomic_block_is_progress_even_in_one_call(job: Job, tmp_p
 
 def test_an_atomic_block_that_hangs_makes_no_progress(job: Job) -> None:
     worker = begin_to_save(job, lambda: time.sleep(600))
-    wait_until(lambda: time.monotonic() > last_progress_s(worker) + 4 * BEAT_INTERVAL_S, "no progress")
+    wait_until(lambda: boottime() > last_progress_s(worker) + 4 * BEAT_INTERVAL_S, "no progress")
 
 
 def begin_to_save(job: Job, save: Callable[[], None]) -> Worker:

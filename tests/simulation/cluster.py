@@ -76,6 +76,7 @@ class Node:
     bare: bool = False  # it has ended, and nothing outlives it that could say so
     dark: bool = False  # its host is off: nobody even refuses a connection
     stalled: bool = False
+    stalled_at: float = 0.0
     backlog: deque[Callable[[], None]] = field(default_factory=deque)
     side: int = 0  # of a cut network
     store_cut: bool = False
@@ -304,7 +305,7 @@ class Cluster:
             self._arm(node)
 
     def stall(self, node: Node) -> None:
-        node.stalled = True
+        node.stalled, node.stalled_at = True, self.now
 
     def wake(self, node: Node) -> None:
         node.stalled, node.woke = False, self.now

@@ -13,12 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from simulation.cluster import Cluster, Node
 from softrun.agent.consensus import replica
 from softrun.agent.consensus.inquiry import Inquiry
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Replica
 from softrun.agent.consensus.search import Search
-from softrun.agent.core.allowance import Allowance
+from softrun.agent.core.allowance import NO_BOUND, PAST, Allowance
 from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.local_workers import LocalWorkers
@@ -368,6 +369,18 @@ def ends_leases_under_any_record() -> list[Patch]:
 # --- of the agreement on the record
 
 
+def its_clock_stops_while_its_host_sleeps() -> list[Patch]:
+    def wake(self: Cluster, node: Node) -> None:
+        slept_s = (self.now - node.stalled_at) * node.rate
+        node.offset -= slept_s
+        if node.allowed is not None and node.allowed != NO_BOUND:  # its workers' clock has gone on
+            node.allowed = do.Allow(node.allowed.hold_at - slept_s, max(node.allowed.leave_at - slept_s, PAST))
+        before(self, node)
+
+    before = Cluster.wake
+    return [(Cluster, "wake", wake)]
+
+
 def half_is_a_quorum() -> list[Patch]:
     def wrong(round_: Round, nodes: Collection[str]) -> bool:
         return 2 * sum(m.node in nodes for m in round_.members) >= len(round_.members)
@@ -597,6 +610,7 @@ MUTANTS = (
     Mutant("works_on_by_the_store_alone", works_on_by_the_store_alone, ("NobodyMeetsTheReplaced",)),
     Mutant("ends_leases_too_early", ends_leases_too_early, ("NobodyMeetsTheReplaced",)),
     Mutant("takes_hearing_for_being_heard", takes_hearing_for_being_heard, ("NobodyMeetsTheReplaced",)),
+    Mutant("its_clock_stops_while_its_host_sleeps", its_clock_stops_while_its_host_sleeps, ("NobodyMeetsTheReplaced",)),
     Mutant("half_is_a_quorum", half_is_a_quorum, ("OneHistory", "WorkIsNotBegunAgain")),
     Mutant("needs_no_quorum", needs_no_quorum, ("OneHistory", "WorkIsNotBegunAgain", "Progress")),
     Mutant("goes_back_to_older_records", goes_back_to_older_records, ("OneHistory",)),
