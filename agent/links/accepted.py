@@ -17,6 +17,7 @@ from softrun.agent.protocol.codec import decode_message
 from softrun.agent.protocol.observations import Heard
 
 MOST_LINKS = 20_000
+MOST_GREETINGS = 4096  # of the last that proved themselves, none of which is taken again
 NAMESAKE_S = 15.0  # a link that has been silent for longer does not keep its node's name from others
 
 
@@ -29,6 +30,7 @@ class Accepted:
         self._probes = probes
         self._strangers = strangers
         self._links: dict[str, Connection] = {}
+        self._nonces: dict[str, None] = {}  # of greetings that proved themselves, the oldest first
         # A node that looks for the job, and has a link already, may drop the new one as soon as it sees that. So it
         # takes the old one's place only when it is used.
         self._unused: dict[str, Connection] = {}
@@ -77,9 +79,18 @@ class Accepted:
             self._strangers.forget(connection)
             connection.close()  # it wanted the answer only
         elif accepting.waits:
+            self._count(greeting.nonce)
             self._strangers.greeted(connection)
         else:
             self._up(connection, accepting)
+
+    def _count(self, nonce: str) -> None:
+        """Raise ProtocolError if a greeting with this nonce came before: somebody has recorded it."""
+        if nonce in self._nonces:
+            raise ProtocolError("its greeting has come before")
+        self._nonces[nonce] = None
+        if len(self._nonces) > MOST_GREETINGS:
+            del self._nonces[next(iter(self._nonces))]
 
     def _up(self, connection: Connection, accepting: Accepting) -> None:
         greeting = accepting.greeting

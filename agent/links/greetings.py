@@ -19,6 +19,7 @@ class Verdict(Enum):
     OTHER_NODE = "node"
     NAMESAKE = "name"
     TOKEN = "token"  # one end has a secret, and the other has none
+    OTHER_TOKEN = "other token"
     ENDED = "ended"  # the agent has ended; what outlives it says so
 
 
@@ -48,6 +49,7 @@ class Greeting(_Document):
     port: int = Field(ge=1, le=65535)
     probe: bool = False
     nonce: _Digits = ""
+    proof: _Digits = ""
 
 
 class Answer(_Document):

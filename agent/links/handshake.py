@@ -1,12 +1,14 @@
 """The handshake of a link: two agents of one job get to know each other. Pure: the shells send and receive the lines.
 
-    dialler  → {"version", "job", "node", "to", "host", "port", "probe", "nonce"}
+    dialler  → {"version", "job", "node", "to", "host", "port", "probe", "nonce", "proof"}
     acceptor → {"version", "node", "nonce", "proof"}     with "host" and "port" if "to" is empty
     dialler  → {"proof"}
 
 `host` and `port` are of the sender's listener. An empty `to` means any agent of the job, and `probe` that the dialler
 only asks whether the agent still lives. A nonce is new random bytes, and a proof the HMAC-SHA256, under the job secret,
-of a label and all of the above: so nobody can use a proof again, in the other direction, or for another greeting.
+of a label and all of the above: so nobody can use the second or the third again, in the other direction, or for another
+greeting. The first keeps nobody out who has recorded a greeting, and costs all others their turn: an acceptor that
+finds it wrong says nothing of itself and does not wait.
 
 Without a secret there are no nonces, no proofs and no third line. An acceptor that refuses then says why: "refused".
 With a secret it keeps that from who has not proved anything: its proof is made under another label, which only who has
@@ -104,6 +106,9 @@ class Dialling:
             probe=probe,
             nonce=nonce if identity.secret is not None else "",
         )
+        if identity.secret is not None:
+            proof = proofs.of_greeting(identity.secret, self._greeting.model_dump())
+            self._greeting = self._greeting.model_copy(update={"proof": proof})
 
     @property
     def greeting(self) -> bytes:
@@ -139,6 +144,8 @@ class Dialling:
             raise RefusedError(f"not an answer: {line[:80]!r}", ANOTHER_PROGRAM)
         if answer.version != PROTOCOL_VERSION:
             raise RefusedError(_other_version(answer.version), ANOTHER_RELEASE)
+        if answer.refused == Verdict.OTHER_TOKEN.value:
+            raise _other_token()
         if answer.refused == Verdict.TOKEN.value or (secret is not None and not (answer.proof and answer.nonce)):
             raise _token_refused(secret is not None)
         reply, sealing, verdict = b"", None, Verdict.WELCOME
@@ -195,10 +202,13 @@ class Accepting:
         if greeting.version != PROTOCOL_VERSION:
             if not greeting.probe:
                 self.fault = _other_version(greeting.version)
-            return line_of(Answer(version=PROTOCOL_VERSION, node=identity.node))
+            return line_of(Answer(version=PROTOCOL_VERSION, node=identity.node if greeting.to == identity.node else ""))
         if (identity.secret is None) != (greeting.nonce == ""):
             self.fault = str(_token_refused(identity.secret is not None))
             return line_of(Answer(version=PROTOCOL_VERSION, refused=Verdict.TOKEN.value))
+        if identity.secret is not None and not _proves_itself(greeting, identity.secret):
+            self.fault = str(_other_token())
+            return line_of(Answer(version=PROTOCOL_VERSION, refused=Verdict.OTHER_TOKEN.value))
         verdict, self.fault = self._judge(greeting, is_namesake)
         host, port = (identity.host, identity.port) if greeting.to == "" else ("", 0)
         if identity.secret is None:
@@ -223,7 +233,7 @@ class Accepting:
         secret = self._identity.secret
         assert secret is not None, "nobody waits for a proof without a secret"
         if not proofs.same(read(Proof, line).proof, proofs.of_dialler(secret, self._said)):
-            raise ProtocolError(f"its token is another one: {REMEDY}")
+            raise _other_token()
         if self.fault:
             raise ProtocolError(self.fault)
         self.sealing = _sealing(secret, self._said, dials=False)
@@ -248,7 +258,11 @@ def _proved(secret: bytes, said: bytes, proof: str) -> Verdict:
     for verdict in Verdict:
         if proofs.same(proof, proofs.of_acceptor(secret, verdict.name, said)):
             return verdict
-    raise RefusedError(f"its token is another one: {REMEDY}", ANOTHER_TOKEN, reply=line_of(Proof(proof="")))
+    raise _other_token()
+
+
+def _proves_itself(greeting: Greeting, secret: bytes) -> bool:
+    return proofs.same(greeting.proof, proofs.of_greeting(secret, greeting.model_dump()))
 
 
 def _sealing(secret: bytes, said: bytes, dials: bool) -> Sealing:
@@ -261,6 +275,10 @@ def _verdict(refused: str) -> Verdict:
         return Verdict(refused)
     except ValueError:
         return Verdict.OTHER_NODE
+
+
+def _other_token() -> RefusedError:
+    return RefusedError(f"its token is another one: {REMEDY}", ANOTHER_TOKEN)
 
 
 def _token_refused(is_mine: bool) -> RefusedError:

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping
 
 GREETING = {"version": 0, "job": "", "node": "", "to": "", "host": "", "port": 0, "probe": False, "nonce": ""}
-"""The dialler's first line; these stand for what it leaves out."""
+"""The dialler's first line but for its proof; these stand for what it leaves out."""
 _ANSWER = ("version", "node", "host", "port", "nonce")
 
 
@@ -18,6 +18,11 @@ def transcript(greeting: Mapping[str, object], answer: Mapping[str, object]) -> 
     """Return all that the two ends have told each other. No two exchanges have the same."""
     asked, answered = [str(greeting[name]) for name in GREETING], [str(answer[name]) for name in _ANSWER]
     return b"".join(map(_counted, ["softrun link", *asked, *answered]))
+
+
+def of_greeting(secret: bytes, greeting: Mapping[str, object]) -> str:
+    """Return what comes with a greeting: that it was made by somebody who has the secret, now or earlier."""
+    return _mac(secret, "proof of the greeting", b"".join(_counted(str(greeting[name])) for name in GREETING)).hex()
 
 
 def of_acceptor(secret: bytes, verdict: str, said: bytes) -> str:

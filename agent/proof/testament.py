@@ -149,6 +149,8 @@ class _Asking:
             raise ValueError("another agent is wanted")
         if greeting["version"] != about["version"] or bool(greeting["nonce"]) != bool(secret):
             raise ValueError("another release, or one of both has a secret and the other has none")
+        if secret and not proofs.same(str(document.get("proof")), proofs.of_greeting(secret, greeting)):
+            raise ValueError("another secret")
         answer = {name: about[name] for name in ("version", "node", "host", "port")} | {"nonce": ""}
         if not secret:
             self._send(json.dumps(answer | {"refused": "ended"}).encode() + b"\n" + self._last_words, is_last=True)

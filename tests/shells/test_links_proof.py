@@ -17,6 +17,7 @@ from softrun.agent.errors import ProtocolError, UsageError
 from softrun.agent.links.greetings import Answer, Greeting, transcript
 from softrun.agent.links.handshake import Accepting, Dialling, Identity, RefusedError
 from softrun.agent.links.sealing import Sealing
+from softrun.agent.protocol.codec import PROTOCOL_VERSION
 from softrun.agent.protocol.model import Beat, Hello
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp
 
@@ -348,23 +349,52 @@ def test_one_in_between_cannot_touch_a_message(
     connect(a, b)
 
 
-def test_a_challenge_that_is_sent_back_proves_nothing(ends: tuple[End, End]) -> None:
-    """The attacker has b answer its own challenge, and gives the proof back, as its answer to the challenge of b."""
+def test_a_challenge_that_is_sent_back_is_not_answered(ends: tuple[End, End]) -> None:
+    """The attacker has recorded a greeting, and would have b answer its own challenge."""
     _, b = ends
-    greeting = Dialling(replace(A, secret=b"guess" * 4), "b", NONCES[0]).greeting
+    recorded = Dialling(A, "b", NONCES[0]).greeting
     with socket.create_connection(("127.0.0.1", b.links.port)) as sock:
-        sock.send(greeting + b"\n")
+        sock.send(recorded + b"\n")
         sock.setblocking(False)
         answer = received(sock, b)
         with socket.create_connection(("127.0.0.1", b.links.port)) as second:
             # the challenge of the first connection, as the nonce of a second one
-            challenge = json.loads(greeting) | {"nonce": json.loads(answer)["nonce"]}
+            challenge = json.loads(recorded) | {"nonce": json.loads(answer)["nonce"]}
             second.send(json.dumps(challenge).encode() + b"\n")
             second.setblocking(False)
-            echo = received(second, b)
-        sock.send(json.dumps({"proof": json.loads(echo)["proof"]}).encode() + b"\n")
+            assert json.loads(received(second, b)) == {"version": PROTOCOL_VERSION, "refused": "other token"}
+            until_true(b, so=lambda: closed(second))
+        sock.send(json.dumps({"proof": json.loads(answer)["proof"]}).encode() + b"\n")
         until_true(b, so=lambda: closed(sock))
     assert b.links._accepted.links() == []
+
+
+def test_a_greeting_that_was_recorded_is_taken_once(ends: tuple[End, End], caplog: pytest.LogCaptureFixture) -> None:
+    _, b = ends
+    recorded = Dialling(A, "b", NONCES[0]).greeting + b"\n"
+    with (
+        socket.create_connection(("127.0.0.1", b.links.port)) as first,
+        socket.create_connection(("127.0.0.1", b.links.port)) as second,
+    ):
+        for sock in (first, second):
+            sock.send(recorded)
+            sock.setblocking(False)
+            assert "proof" in json.loads(received(sock, b))
+        until_true(b, so=lambda: closed(second))
+        assert not closed(first)
+    assert "its greeting has come before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change", [{"proof": ""}, {"proof": "4" * 64}, {"node": "x"}, {"nonce": "3" * 64}, {"to": ""}], ids=repr
+)
+def test_who_does_not_prove_its_greeting_learns_nothing(change: dict[str, str]) -> None:
+    accepting = Accepting(B, NONCES[1])
+    greeting = json.loads(Dialling(A, "b", NONCES[0]).greeting) | change
+    answer = json.loads(accepting.greeted(json.dumps(greeting).encode(), nobody))
+    assert answer == {"version": PROTOCOL_VERSION, "refused": "other token"}
+    assert (accepting.waits, accepting.sealing) == (False, None)
+    assert accepting.fault == "its token is another one: give every agent the same token_file"
 
 
 def test_an_answer_is_not_taken_from_who_gives_the_greeting_back(ends: tuple[End, End]) -> None:

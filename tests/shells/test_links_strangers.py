@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import socket
 import subprocess
 import sys
@@ -75,10 +76,13 @@ def is_closed(sock: socket.socket) -> bool:
         return True
 
 
-def greeting(end: End, node: str) -> bytes:
+def greeting(end: End, node: str, secret: bytes | None = None, port: int = 1) -> bytes:
+    """The greeting of an agent, with the secret of the other end unless it has one of its own."""
     ours = end.links._wiring.identity
-    nonce = "1" * 64 if ours.secret is not None else ""
-    return Dialling(Identity(ours.job, node, "127.0.0.1", 1, ours.secret), end.node, nonce).greeting + b"\n"
+    nonce = secrets.token_hex(32) if ours.secret is not None else ""
+    return (
+        Dialling(Identity(ours.job, node, "127.0.0.1", port, secret or ours.secret), end.node, nonce).greeting + b"\n"
+    )
 
 
 def test_a_stranger_has_five_seconds(ends: tuple[End, End], stack: ExitStack) -> None:
@@ -169,6 +173,17 @@ def test_who_is_in_the_middle_of_a_handshake_may_finish_it(stack: ExitStack) -> 
     assert b.links.deadline() == PATIENCE_S
     crowd[5].close()  # there is room at once
     until(a, b, see=LinkUp("b"), at=a)
+    a.close()
+    b.close()
+
+
+def test_whoever_does_not_have_the_secret_takes_nobodys_turn(stack: ExitStack) -> None:
+    """No clock moves here: each of them is answered and forgotten at once, however many come."""
+    a, b = End("a", secret=SECRET), End("b", secret=SECRET)
+    crowd = [stranger(b, stack, greeting(b, f"x{i}", secret=b"a guess")) for i in range(4 * MOST_STRANGERS)]
+    connect(a, b)
+    until_true(b, so=lambda: all(map(is_closed, crowd)))
+    assert len(b.links._strangers) == 0
     a.close()
     b.close()
 
@@ -324,8 +339,7 @@ def test_strangers_have_no_address_dialled_if_there_is_a_secret(stack: ExitStack
     b = End("b", secret=SECRET)
     with socket.create_server(("127.0.0.1", 0)) as victim:
         victim.setblocking(False)
-        line = greeting(b, "x").replace(b'"port":1', b'"port":%d' % victim.getsockname()[1])
-        sock = stranger(b, stack, line)
+        sock = stranger(b, stack, greeting(b, "x", port=victim.getsockname()[1]))
         until_true(b, so=lambda: len(b.links._strangers) == 1)
         sock.close()
         until_true(b, so=lambda: len(b.links._strangers) == 0)
