@@ -26,7 +26,7 @@ from softrun.agent.local_agent import (
     check_time_limit,
     progress_limits,
 )
-from softrun.agent.protocol.checks import LONGEST_NAME, MOST_WORKERS
+from softrun.agent.protocol.checks import MOST_WORKERS
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.addresses import parse_endpoint
 from softrun.agent.store.secrets import take_secrets
@@ -50,6 +50,7 @@ from softrun.agent.usage import (
     check_run_id,
     check_seconds,
 )
+from softrun.runtime.bounds import LONGEST_NAME
 
 _TORCHS_TIMEOUT_S = 900
 """What torch's LaunchConfig gives its handlers if the user sets nothing."""

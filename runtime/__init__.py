@@ -6,6 +6,7 @@ RFC's, and `on_world_change`. Importing this package never imports torch.
 The map, from the ground up. A room imports from those above it in this list, never from those below:
 
     clock        the one clock of agents and workers
+    bounds       how large, how long and of what kind is what they tell each other
     events       the messages between agent and worker
     calls        what they say to each other about live_workers
     steplog      the log of completed steps

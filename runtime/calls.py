@@ -14,6 +14,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
+from softrun.runtime.bounds import LARGEST, LONGEST_NAME, told
+
 NODE_VARIABLE = "SOFTRUN_NODE"
 """In a worker's environment: the first part of its name, NODE/LOCAL_RANK."""
 MOST_BYTES = 1 << 17
@@ -85,6 +87,13 @@ def _read(packet: bytes | bytearray) -> Any:
     return value
 
 
+def is_worker(name: str) -> bool:
+    """Whether this can be the name of a worker, NODE/LOCAL_RANK."""
+    node, _, local_rank = name.rpartition("/")
+    is_node = 0 < len(node) <= LONGEST_NAME and node.isprintable()
+    return is_node and local_rank.isascii() and local_rank.isdigit() and len(local_rank) < 6
+
+
 def pack_call(call: Call) -> bytes:
     """Return the packet of a call."""
     more = _pack((call.scope, call.fault, call.timeout_s)) if call.scope or call.fault is not None else ""
@@ -100,10 +109,16 @@ def read_call(packet: bytes | bytearray) -> Call:
             raise ValueError("a field has another type")
         if (fault is not None and type(fault) is not str) or type(scope) is not list:
             raise ValueError("a field has another type")
-        if scope and {*map(type, scope)} != {str}:
-            raise ValueError("a name has another type")
+        if scope and not ({*map(type, scope)} == {str} and all(map(is_worker, scope))):
+            raise ValueError("its scope names what is no worker")
         if not 0 <= timeout_s < inf:
             raise ValueError("timeout_s is no time")
+        if not 0 <= epoch <= LARGEST or len(tag) > LONGEST_NAME or not tag.isprintable():
+            raise ValueError("its world or its tag is none")
+        if fault is not None:
+            fault = told(fault)
+        if not site.isascii() or len(site) > LONGEST_NAME:
+            site = told(site, LONGEST_NAME)
         return Call(number, epoch, _WAYS[way], tuple(scope), tag, site, fault, timeout_s)
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"a call cannot be read: {packet[:80]!r} ({error})") from error

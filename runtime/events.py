@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from softrun.runtime.bounds import LARGEST, LARGEST_STEP, LONGEST_TEXT, LONGEST_WAIT_S, MOST_CAUSES, told
 
 MOST_NAMED = 16
 """How many faults of one world are named besides the first."""
-MOST_CAUSES = 100
-"""How many ranks of one world are told with their kinds of fault."""
 MOST_CHARACTERS = 240
 RESUME = 75
 """The exit code of what was told to leave, and has: start it again, and it goes on (EX_TEMPFAIL of sysexits.h)."""
+
+
+_Count = Annotated[int, Field(ge=0, le=LARGEST)]
+_Text = Annotated[str, AfterValidator(lambda text: told(text, LONGEST_TEXT))]
 
 
 class _Value(BaseModel):
@@ -100,16 +104,20 @@ class Interruption(Enum):
 class WorkerFault(_Value):
     """A fault of one worker that ends the world for all workers."""
 
-    round: int = Field(description="the world in which it happened")
-    text: str = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
-    causes: tuple[tuple[int, Interruption], ...] = Field(default=(), description="which ranks had which kind of fault")
-    depth: int = Field(
+    round: _Count = Field(description="the world in which it happened")
+    text: _Text = Field(default="", description="for the log of every worker: whose fault, and the traceback mostly")
+    causes: tuple[tuple[_Count, Interruption], ...] = Field(
+        default=(), max_length=MOST_CAUSES, description="which ranks had which kind of fault"
+    )
+    depth: _Count = Field(
         default=0,
-        ge=0,
         description="of the innermost wrapper that all ranks were in, counted from the outermost, 1; 0 is not known",
     )
     last_call_wait: float = Field(
-        default=0, ge=0, description="seconds for the faults of others to be part of the same restart"
+        default=0,
+        ge=0,
+        le=LONGEST_WAIT_S,
+        description="seconds for the faults of others to be in the same restart",
     )
 
 
@@ -138,9 +146,11 @@ def headline(text: str) -> str:
 class Preemption(_Value):
     """The workers leave for good, and their job goes on later: it is told to end, or this node is."""
 
-    reason: str = Field(default="", description="who told them, or what did")
-    after: int = Field(default=0, ge=0, description="the step after which they leave; 0: at once")
-    seconds: float = Field(default=0, ge=0, description="how long they may take to get there, to save and to end")
+    reason: _Text = Field(default="", description="who told them, or what did")
+    after: int = Field(default=0, ge=0, le=LARGEST_STEP, description="the step after which they leave; 0: at once")
+    seconds: float = Field(
+        default=0, ge=0, le=LARGEST, description="how long they may take to get there, to save, to end"
+    )
     alone: bool = Field(default=False, description="only this node leaves, and the others go on")
 
 
@@ -214,18 +224,17 @@ class WorkerStatus(_Value):
     """What a worker tells its agent. Each status replaces the one before: the agent sees the newest, not every one."""
 
     ready: bool = Field(default=False, description="it has asked for a world at least once")
-    applied: int = Field(default=0, ge=0, description="sequence of the last event it has seen")
-    broken_round: int | None = Field(default=None, description="the world that it found broken and has left")
+    applied: _Count = Field(default=0, description="sequence of the last event it has seen")
+    broken_round: _Count | None = Field(default=None, description="the world that it found broken and has left")
     fault: WorkerFault | None = Field(default=None, description="its last fault")
-    counts: int = Field(default=0, ge=0, description="the last world in which it has completed a step that it counts")
-    idle: int = Field(default=0, ge=0, description="the last world in which it takes no step, but waits for the next")
-    worked: int = Field(
+    counts: _Count = Field(default=0, description="the last world in which it has completed a step that it counts")
+    idle: _Count = Field(default=0, description="the last world in which it takes no step, but waits for the next")
+    worked: _Count = Field(
         default=0,
-        ge=0,
         description="the last world in which a step, a ping or a collective has shown that the ranks work together",
     )
-    called: int = Field(
-        default=0, ge=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
+    called: _Count = Field(
+        default=0, description="the world in which its peers wait for it at the end of a call, even if it exits 0"
     )
     ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
     through: bool = Field(default=False, description="its work is done")

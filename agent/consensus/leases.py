@@ -29,6 +29,8 @@ from softrun.agent.protocol.model import Beat
 
 DRIFT = 0.01
 """How much faster than this agent's clock another one may run. Leases are shorter by that."""
+MOST_TOLERANCES = 2
+"""Nobody promises for longer than so many tolerances (`Liveness.promise_s`): more is not believed."""
 
 
 class Leases:
@@ -81,7 +83,7 @@ class Leases:
         """Take in a beat. Returns whether it is the first from this node."""
         first = node not in self._heard
         self._heard[node] = (beat.at, now)
-        until = beat.echo + beat.grant_s * (1 - DRIFT)
+        until = beat.echo + min(beat.grant_s, MOST_TOLERANCES * self._tolerance_s) * (1 - DRIFT)
         if 0.0 < beat.echo <= now and beat.leads:
             if beat.grant_s or self._until == -inf:  # nothing is granted by a leader whose own lease does not stand
                 self._until = max(self._until, until)

@@ -1,7 +1,8 @@
 """Whether what another agent wrote can be meant: the codec checks the types, this checks the values.
 
 What is refused here never reaches the engine, which so need not ask whether a port is a port. The bounds are far from
-all that agents write, and close enough for every number to fit where it goes:
+all that agents write, and close enough for every number to fit where it goes. What workers may say besides is in
+`softrun.runtime.bounds`, and whoever is granted a lease asks how long one can be (`softrun.agent.consensus.leases`).
 
     ports            what a socket takes
     local ranks      fewer than `MOST_WORKERS`: a node has no room for more processes
@@ -42,17 +43,13 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 from softrun.agent.protocol.printable import printable
-from softrun.runtime.events import Preemption, WorkerFault
+from softrun.runtime.bounds import LARGEST, LARGEST_STEP, LONGEST_NAME, LONGEST_TEXT
+from softrun.runtime.calls import is_worker
 
 MOST_WORKERS = 1 << 16
-LARGEST = 1 << 53
-LARGEST_STEP = (1 << 63) - 1
 SHORTEST_STEP_S = 1e-9
-LONGEST_NAME = 512
 LONGEST_HOST = 253
 """The length of the longest name of a host; an address is shorter."""
-LONGEST_TEXT = 1 << 16
-MOST_CAUSES = 1 << 12
 
 
 def check_round(round_: Round) -> None:
@@ -108,8 +105,6 @@ def _of_round(round_: Round) -> Iterator[str]:
         yield from _name("lost node", node)
     if round_.witness in round_.by_node:
         yield f"member {_shown(round_.witness)} is the witness as well"
-    yield from _of_fault(round_.fault)
-    yield from _of_preemption(round_.preemption)
     for verdict in round_.verdicts:
         yield from _of_verdict(verdict)
     if round_.heir is not None:
@@ -176,7 +171,6 @@ def _of_report(report: Report) -> Iterator[str]:
     yield from _of_members((report.member,))
     yield from _local_ranks("done", report.done)
     yield from _of_request("barrier_request", report.barrier_request)
-    yield from _of_fault(report.fault)
     for verdict in report.verdicts:
         yield from _of_verdict(verdict)
     if report.barrier_answer is not None:
@@ -241,9 +235,7 @@ def _of_verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def _worker(where: str, name: str) -> Iterator[str]:
-    node, _, local_rank = name.rpartition("/")
-    yield from _name(f"node in {where}", node)
-    if not (local_rank.isascii() and local_rank.isdigit() and len(local_rank) < 6):
+    if not is_worker(name):
         yield f"{where} names {_shown(name)}, which is no worker"
 
 
@@ -265,27 +257,6 @@ def _of_answer(answer: BarrierAnswer) -> Iterator[str]:
 def _of_request(name: str, request: tuple[int, int]) -> Iterator[str]:
     for part in request:
         yield from _number(name, part)
-
-
-def _of_fault(fault: WorkerFault | None) -> Iterator[str]:
-    if fault is None:
-        return
-    yield from _number("round of fault", fault.round)
-    yield from _number("depth of fault", fault.depth)
-    yield from _seconds("last_call_wait of fault", fault.last_call_wait)
-    yield from _text("text of fault", fault.text)
-    if len(fault.causes) > MOST_CAUSES:
-        yield f"fault has {len(fault.causes)} causes, which is more than {MOST_CAUSES}"
-    for rank, _ in fault.causes:
-        yield from _number("rank of fault", rank)
-
-
-def _of_preemption(preemption: Preemption | None) -> Iterator[str]:
-    if preemption is None:
-        return
-    yield from _number("step of preemption", preemption.after, LARGEST_STEP)
-    yield from _seconds("seconds of preemption", preemption.seconds)
-    yield from _text("reason of preemption", preemption.reason)
 
 
 def _of_address(name: str, address: Address | Member) -> Iterator[str]:

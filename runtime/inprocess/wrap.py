@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from softrun.runtime.bounds import LONGEST_WAIT_S
 from softrun.runtime.events import ProgressLimits
 from softrun.runtime.inprocess.abort import AbortTorchDistributed
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_duration, check_instance, shown
@@ -108,6 +109,10 @@ class Wrapper:
         for name, value in {"termination_grace_time": termination_grace_time, "last_call_wait": last_call_wait}.items():
             if value != timedelta(0):
                 check_duration(f"Wrapper: {name}", value)
+        if last_call_wait.total_seconds() > LONGEST_WAIT_S:
+            raise ValueError(
+                f"Wrapper: last_call_wait is {last_call_wait.total_seconds():g} s; pass {LONGEST_WAIT_S:g} s or less"
+            )
         check_instance("Wrapper: enabled", enabled, (bool,), "True or False")
         say_what_is_not_needed(
             durations,

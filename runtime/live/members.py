@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from softrun.runtime.bounds import LARGEST
+
 Tag = int | float | str | bool | None
 
 
@@ -50,7 +52,7 @@ def live_of(epoch: int, count: int, members: tuple[tuple[str, str], ...], tags: 
 
 def tag_of(value: Tag) -> str:
     """Return a tag as it travels. Raises TypeError for what other workers could not compare."""
-    if type(value) is int:
+    if type(value) is int and -LARGEST <= value <= LARGEST:
         return str(value)
     if not isinstance(value, (int, float, str, bool, type(None))):
         raise TypeError(f"a tag is a number, a text or None, and {type(value).__name__} is none: pass the step")

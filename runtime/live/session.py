@@ -14,6 +14,7 @@ import threading
 import traceback
 from typing import Protocol
 
+from softrun.runtime.bounds import printed
 from softrun.runtime.calls import Call, Reply, Way
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
@@ -201,8 +202,9 @@ def _failure(reply: Reply) -> PeerFailed:
     if reply.evicted:
         return Evicted("the others have gone on without this node, which they took for dead", failed, lost)
     if reply.fault:
-        last = reply.fault.strip().splitlines()[-1]
-        return PeerFailed(f"{', '.join(failed)} failed in this block: {last}", failed, lost, reply.fault)
+        remote = printed(reply.fault.strip(), indent="")
+        last = remote.splitlines()[-1]
+        return PeerFailed(f"{', '.join(failed)} failed in this block: {last}", failed, lost, remote)
     who = ", ".join(failed[:10]) or "nobody, but the groups of this world broke"
     return PeerFailed(f"lost in this block: {who}", failed, lost)
 

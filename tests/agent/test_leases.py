@@ -85,6 +85,13 @@ def test_a_lease_counts_from_the_beat_that_is_returned_whenever_the_answer_comes
     assert late.until == leases.until
 
 
+@pytest.mark.parametrize("grant_s", [9e15, 1e300, 2.1 * TOLERANCE_S])
+def test_nobody_is_believed_who_promises_more_than_anybody_does(grant_s: float) -> None:
+    leases = leases_of()
+    leases.heard("b", granted(10.0, leads=True, grant_s=grant_s), 10.2)
+    assert leases.until <= 10.0 + 2 * TOLERANCE_S
+
+
 def test_it_is_shorter_than_what_was_granted_because_another_clock_may_run_faster() -> None:
     leases = leases_of()
     leases.heard("b", granted(10.0, leads=True, grant_s=4.0), 10.2)

@@ -17,6 +17,7 @@ ROOMS = {
     "policies": [""],
     "runtime": [
         "clock",
+        "bounds",
         "events",
         "calls",
         "steplog",

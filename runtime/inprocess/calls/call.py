@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from softrun.runtime import worker
+from softrun.runtime.bounds import printed, told
 from softrun.runtime.events import Interruption, ProgressLimits, WorkerEvent, WorkerFault, WorkerInfo
 from softrun.runtime.groups.abort import abort_all
 from softrun.runtime.groups.books import has_group
@@ -216,7 +217,7 @@ class Call:
                 rank = event.worker_info.rank
                 self.interruptions = records_of(event)
                 if event.fault is not None:
-                    _log.warning("worker %d restarts after a %s", rank, event.fault.text)
+                    _log.warning("worker %d restarts after a %s", rank, printed(event.fault.text))
                 elif self.interruptions:
                     _log.warning("worker %d restarts: %s", rank, format_interruption_records(self.interruptions))
                 elif event.change_event is None and isinstance(self._error, RestartRequest) and self._error.__cause__:
@@ -361,11 +362,10 @@ class Call:
             request.__cause__ = error
             return request
         text = "".join(traceback.format_exception(error))
-        shown = text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
         tell_fault(
             WorkerFault(
                 round=round_,
-                text=f"fault of rank {info.rank} of world {round_}: {shown}",
+                text=f"fault of rank {info.rank} of world {round_}: {told(text, TEXT_CHARACTERS)}",
                 causes=((info.rank, Interruption.EXCEPTION),),
                 depth=self.session.shared_depth,
                 last_call_wait=self.options.last_call_wait_s,
