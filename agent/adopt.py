@@ -1,8 +1,8 @@
-"""`python -m softrun.agent.adopt`: the agent of one process that another launcher has started.
+"""`python -m softrun.agent.adopt PID`: the agent of one process that another launcher has started.
 
-A wrapped function starts it (`softrun.runtime.inprocess.calls.light_agent`), says what it needs to know, as one
-argument of JSON, and hands it a socket (`softrun.agent.workers.adopted`). It detaches itself at once, outlives the
-worker by milliseconds, and leaves signals that a launcher sends to everybody to the worker.
+A wrapped function starts it (`softrun.runtime.inprocess.calls.light_agent`), says what it needs to know, in JSON on its
+standard input, which nobody else can read, and hands it a socket (`softrun.agent.workers.adopted`). It detaches itself
+at once, outlives the worker by milliseconds, and leaves signals that a launcher sends to everybody to the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ class Request(BaseModel):
     """What the worker says of itself and of its job."""
 
     descriptor: int
-    pid: int
     job: str
     rank: int
     world_size: int
@@ -32,13 +31,15 @@ class Request(BaseModel):
     port: int
     patience_s: float
     """How long to wait for the others' agents."""
+    token: str
+    """The secret of the job's agents, unless SOFTRUN_TOKEN_FILE names another one."""
     beats: dict[str, float]
     """Settings of the rendezvous."""
 
 
 def main() -> int:
     """Run the agent of one worker; returns its exit code, which nobody waits for."""
-    request = Request.model_validate_json(sys.argv[1])
+    request = Request.model_validate_json(sys.stdin.buffer.read())
     if os.fork():
         return 0  # the worker waits for this process
     os.setsid()
@@ -56,6 +57,7 @@ def _run(request: Request) -> int:
     from softrun.agent.launch import LaunchConfig, RestartPolicy, launch_agent
     from softrun.agent.memory import gather_memory_later, give_back_memory
     from softrun.agent.protocol.model import Address
+    from softrun.agent.store.settings import TOKEN_VARIABLE
     from softrun.agent.torch_elastic.elastic import ChildFailedError
     from softrun.agent.workers.adopted import Adoption
 
@@ -73,6 +75,7 @@ def _run(request: Request) -> int:
             "join_timeout": request.patience_s,
             "last_call_timeout": request.patience_s,  # all of them are to be in the first world
             "read_timeout": request.patience_s,
+            **({} if TOKEN_VARIABLE in os.environ else {"token_file": _file_of(request.token)}),
             **request.beats,
         },
         restart_policy=RestartPolicy.SOFT,
@@ -82,7 +85,7 @@ def _run(request: Request) -> int:
         signals_to_handle="SIGUSR2",
     )
     adoption = Adoption(
-        pid=request.pid,
+        pid=int(sys.argv[1]),
         connection=socket.socket(fileno=request.descriptor),
         local_rank=request.local_rank,
         local_world_size=request.local_world_size,
@@ -97,6 +100,14 @@ def _run(request: Request) -> int:
         print(f"softrun: the agent of rank {request.rank} ends: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _file_of(token: str) -> str:
+    """The path of a file that only this process has, with the token in it."""
+    descriptor = os.memfd_create("softrun-token")
+    os.fchmod(descriptor, 0o600)
+    os.write(descriptor, token.encode())
+    return f"/proc/self/fd/{descriptor}"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from softrun.agent.links.secret import read_token
 from softrun.agent.loop.witness_loop import run_witness
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.addresses import DEFAULT_PORT, parse_endpoint
-from softrun.agent.store.secrets import secret_of
-from softrun.agent.store.settings import TOKEN_VARIABLE
+from softrun.agent.store.secrets import token_path
 from softrun.agent.usage import check_endpoint, check_run_id, error_line
 
 DESCRIPTION = (
@@ -89,12 +88,13 @@ def _place(endpoint: str, port: int) -> tuple[str, str, int]:
 
 
 def _secret(conf: str) -> bytes | None:
-    path = secret_of(TOKEN_VARIABLE)
+    given = None
     for pair in filter(None, (pair.strip() for pair in conf.split(","))):
         key, _, value = (part.strip() for part in pair.partition("="))
-        if key != "token_file" or not value:
+        if key != "token_file":
             raise UsageError(f"--rdzv_conf {pair!r} is no setting of a witness: give token_file=FILE, or leave it out")
-        path = value
+        given = value
+    path = token_path(given)
     return read_token(path) if path is not None else None
 
 

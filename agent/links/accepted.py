@@ -49,7 +49,7 @@ class Accepted:
                 self._up(connection, accepting)
 
         connection = self._wiring.connection(heard, self._closed)
-        connection.divert = divert
+        connection.divert, connection.source = divert, source
         self._strangers.add(connection, source, self._wiring.clock())
         try:
             connection.take(sock)

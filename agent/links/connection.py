@@ -36,6 +36,7 @@ class Connection:
         self.on_line = on_line
         self.on_close = on_close
         self.divert: Callable[[Connection], None] | None = None  # takes over what does not begin as JSON does
+        self.source = ""  # whence it came, if it was accepted
         self.node = ""  # the peer, once it says who it is
         self.address: tuple[str, int] = ("", 0)  # of the peer's listener
         self.up = False  # both ends have introduced themselves
@@ -180,10 +181,10 @@ class Connection:
             if mask & selectors.EVENT_READ and not self.closed and not self._connecting:
                 self._receive()
         except ProtocolError as error:
-            self._log.warn("link to %s closed: %s", self.peer, error)
+            self._log.warn("link to %s closed: %s", self.peer, error, source=self.source)
             self.lose(errno.EPROTO)
         except Exception as error:
-            self._log.fault("link to %s closed: %s: %s", self.peer, type(error).__name__, error)
+            self._log.fault("link to %s closed: %s: %s", self.peer, type(error).__name__, error, source=self.source)
             self.lose(errno.EIO)
 
     def _writable(self) -> None:

@@ -71,7 +71,7 @@ class Links:
         )
         self._said: dict[Connection, None] = {}  # those with lines that `flush` sends
         self._probes = Probes(self._wiring)
-        self._relays = Relays(selector, log)
+        self._relays = Relays(selector, log, clock)
         self._strangers = Strangers(log, lambda: self._listeners.listen_again())
         self._dialled = Dialled(self._wiring, self._probes)
         self._accepted = Accepted(self._wiring, self._probes, self._strangers, self._has_dialled)
@@ -95,6 +95,7 @@ class Links:
             look=self._probes.look,
             listens=listens,
         )
+        self._timed = (self._probes, self._strangers, self._listeners, self._seeker, self._relays)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -162,8 +163,7 @@ class Links:
         """When to call `sweep` though nothing happens; None if nothing is due."""
         if self._wiring.soon or self._said:
             return self._clock()
-        parts = (self._probes, self._strangers, self._listeners, self._seeker)
-        return min((due for part in parts if (due := part.deadline()) is not None), default=None)
+        return min((due for part in self._timed if (due := part.deadline()) is not None), default=None)
 
     def sweep(self) -> None:
         """Do what is due. Call it whenever the loop wakes, and at the deadline."""
@@ -171,7 +171,7 @@ class Links:
         for _ in range(len(self._wiring.soon)):
             self._wiring.soon.popleft()()
         now = self._clock()
-        for part in (self._probes, self._strangers, self._listeners, self._seeker):
+        for part in self._timed:
             if (due := part.deadline()) is not None and due <= now:
                 part.sweep(now)
 

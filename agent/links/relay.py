@@ -2,6 +2,9 @@
 
 With a static rendezvous the user names one port, at which the agents find the job and the workers their store. The
 agent listens there, and hands on what does not begin as a greeting does.
+
+Anybody can open a connection. The store answers a worker at once, so whoever it has not answered has `ANSWER_S`, and
+less if there are `MOST_RELAYS` and another one comes: then the oldest of those goes.
 """
 
 from __future__ import annotations
@@ -9,21 +12,25 @@ from __future__ import annotations
 import errno
 import selectors
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from softrun.agent.links.quiet_log import QuietLog
 
 MOST_RELAYS = 1024
+ANSWER_S = 5.0
 MOST_BYTES = 1 << 16  # that wait in one direction; until they are taken, no more is read
 
 
 class Relays:
     """The relays of one agent. `port` is where the store listens, on this machine; None: what comes is closed."""
 
-    def __init__(self, selector: selectors.BaseSelector, log: QuietLog) -> None:
+    def __init__(self, selector: selectors.BaseSelector, log: QuietLog, clock: Callable[[], float]) -> None:
         self._selector = selector
         self._log = log
+        self._clock = clock
         self._relays: set[_Relay] = set()
+        self._unanswered: dict[_Relay, float] = {}  # and since when, the oldest first
         self.port: int | None = None
 
     def __len__(self) -> int:
@@ -31,6 +38,8 @@ class Relays:
 
     def take(self, sock: socket.socket) -> None:
         """Pass on all that comes on this socket, and what comes back."""
+        if self.port is not None and len(self._relays) >= MOST_RELAYS and self._unanswered:
+            self._turn_out(f"there are {MOST_RELAYS}, and another one comes")
         if self.port is None or len(self._relays) >= MOST_RELAYS:
             self._log.warn(
                 "a connection that is not an agent's was closed: %s",
@@ -44,11 +53,32 @@ class Relays:
             self._log.warn("a worker's connection to its store could not be passed on: %s", error)
             sock.close()
             return
-        self._relays.add(_Relay(self, self._selector, sock, store, self.port))
+        relay = _Relay(self, self._selector, sock, store, self.port)
+        self._relays.add(relay)
+        self._unanswered[relay] = self._clock()
+
+    def answered(self, relay: _Relay) -> None:
+        """Note that the store has answered: it is a worker's."""
+        self._unanswered.pop(relay, None)
+
+    def deadline(self) -> float | None:
+        """When `sweep` has something to do."""
+        oldest = next(iter(self._unanswered.values()), None)
+        return None if oldest is None else oldest + ANSWER_S
+
+    def sweep(self, now: float) -> None:
+        """End those that the store has not answered in time."""
+        while (until := self.deadline()) is not None and until <= now:
+            self._turn_out(f"the store has not answered it in {ANSWER_S:g} s")
+
+    def _turn_out(self, why: str) -> None:
+        self._log.warn("a connection that was passed on to the workers' store was closed: %s", why)
+        next(iter(self._unanswered)).close()
 
     def drop(self, relay: _Relay, error: OSError | None) -> None:
         """Note that a relay has ended."""
         self._relays.discard(relay)
+        self._unanswered.pop(relay, None)
         if error is not None and error.errno == errno.ECONNREFUSED:
             self._log.warn("a worker's connection to its store could not be passed on: %s", error)
 
@@ -70,6 +100,7 @@ class _Relay:
     ) -> None:
         self._relays = relays
         self._selector = selector
+        self._store = store
         self._peers = {worker: store, store: worker}
         self._waiting = {worker: bytearray(), store: bytearray()}  # to be written to it
         self._ended: set[socket.socket] = set()  # nothing more comes from it
@@ -127,6 +158,8 @@ class _Relay:
             return
         if data:
             self._waiting[peer] += data
+            if sock is self._store:
+                self._relays.answered(self)
         else:
             self._ended.add(sock)
         self._write(peer)

@@ -77,7 +77,8 @@ class Strangers:
         """Turn those out that have been strangers for too long."""
         while (until := self.deadline()) is not None and until <= now:
             connection = next(iter(self._strangers))
-            self._log.warn("link to %s closed: it has not introduced itself in %g s", connection.peer, GREETING_S)
+            late = "link to %s closed: it has not introduced itself in %g s"
+            self._log.warn(late, connection.peer, GREETING_S, source=connection.source)
             connection.close()
             self.forget(connection)
 

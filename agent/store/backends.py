@@ -18,8 +18,8 @@ from softrun.agent.store.addresses import address_towards, parse_endpoint, parse
 from softrun.agent.store.base import Store
 from softrun.agent.store.etcd import EtcdStore
 from softrun.agent.store.given_files import secret_in
-from softrun.agent.store.secrets import secret_of, take_secrets
-from softrun.agent.store.settings import PASSWORD_VARIABLE, TOKEN_VARIABLE, EtcdSettings, RendezvousSettings
+from softrun.agent.store.secrets import secret_of, take_secrets, token_path
+from softrun.agent.store.settings import PASSWORD_VARIABLE, EtcdSettings, RendezvousSettings
 from softrun.agent.store.tls_files import check_tls_files
 from softrun.policies import RestartPolicyStrategy
 
@@ -88,7 +88,7 @@ def choose_backend(
     secret = _secret(settings)
     if secret is None and all(each.port == 0 for each in endpoints):
         secret = new_token()  # nobody else can find this job
-    bind = "" if listens else _bind(own, local_addr, endpoints)
+    bind = _bind(own, local_addr, endpoints)
     return Backend(run_id, settings, own, bind, endpoints, None, listens, search_s, secret, named, witness)
 
 
@@ -122,14 +122,8 @@ def _bind(own: str, given: str | None, endpoints: tuple[Address, ...]) -> str:
 
 
 def _secret(settings: RendezvousSettings) -> bytes | None:
-    path = token_path(settings)
+    path = token_path(settings.token_file)
     return read_token(path) if path is not None else None
-
-
-def token_path(settings: RendezvousSettings) -> str | None:
-    """Return the path of the file with the job's secret; None if none was named."""
-    take_secrets()  # even if they are of no use
-    return settings.token_file or secret_of(TOKEN_VARIABLE)
 
 
 def _access(endpoint: str, settings: EtcdSettings) -> etcd_client.EtcdAccess:
@@ -150,7 +144,7 @@ def _access(endpoint: str, settings: EtcdSettings) -> etcd_client.EtcdAccess:
 
 
 def _password(user: str, file: str | None, tls: bool) -> str:
-    password = secret_of(PASSWORD_VARIABLE) if file is None else secret_in("password_file", file)
+    password = secret_of(PASSWORD_VARIABLE) or None if file is None else secret_in("password_file", file)
     if password is None:
         raise UsageError(
             f"--rdzv_conf has user={user} but there is no password: give password_file there, or set "

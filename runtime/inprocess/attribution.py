@@ -42,7 +42,7 @@ def records_of(event: WorkerEvent) -> tuple[InterruptionRecord, ...]:
 def describe(event: WorkerEvent) -> str:
     """The same in words: "EXCEPTION on rank 1; TERMINATED on rank 2: fault of rank 1 …"; empty if nothing is known."""
     text = format_interruption_records(records_of(event))
-    fault = headline(printed(event.fault.text)) if event.fault is not None and event.fault.text else ""
+    fault = headline(printed(event.fault.text, indent="")) if event.fault is not None and event.fault.text else ""
     return ": ".join(part for part in (text, fault) if part)
 
 

@@ -6,8 +6,10 @@ They have the shape of the original's public examples: under softrun's agents, u
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster import LocalCluster, Node, free_port, send, shown_by
+from softrun.agent.links.handshake import Dialling, Identity
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -138,14 +141,53 @@ def test_a_call_leaves_nothing_and_another_may_follow(cluster: LocalCluster) -> 
         assert told["same"], told
 
 
+def agent_of(cluster: LocalCluster, rank: Node) -> int:
+    adopts = f"softrun.agent.adopt {rank.process.pid}"
+    (agent,) = [pid for pid in cluster.orphans() if shown_by(pid).endswith(adopts)]
+    return agent
+
+
+def test_its_agents_are_open_to_nobody_else(cluster: LocalCluster, tmp_path: Path) -> None:
+    at_work = tmp_path / "at_work"
+    at_work.mkdir()
+    ranks = one_by_one(cluster, str(PROGRAMS / "twice.py"), str(at_work))
+    cluster.wait_for("all at work", lambda: len(list(at_work.iterdir())) == RANKS)
+    stranger = Dialling(Identity("inprocess-0-1", "x", "127.0.0.1", 1, None), "", "").greeting + b"\n"
+    refused = 0
+    for rank in ranks:
+        for host, port in listening(agent_of(cluster, rank)):
+            assert host == "127.0.0.1"
+            with socket.create_connection((host, port)) as sock:
+                sock.sendall(stranger)
+                sock.shutdown(socket.SHUT_WR)
+                answer = sock.makefile("rb").readline()
+                refused += b'"refused":"token"' in answer
+                assert b"node" not in answer
+    assert refused >= RANKS
+    for rank in ranks:
+        rank.signal(signal.SIGKILL)
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Where a process listens for TCP."""
+    sockets = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115 - of a link to no path
+    found = []
+    for line in [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+            host, port = fields[1].split(":")
+            four = socket.inet_ntoa(int(host, 16).to_bytes(4, "little")) if len(host) == 8 else host
+            found.append((four, int(port, 16)))
+    return found
+
+
 def test_a_rank_whose_agent_is_killed_ends_and_the_others_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
     at_work = tmp_path / "at_work"
     at_work.mkdir()
     ranks = one_by_one(cluster, str(PROGRAMS / "twice.py"), str(at_work))
     cluster.wait_for("all at work", lambda: len(list(at_work.iterdir())) == RANKS)
     victim = next(node for node in ranks if node.name == "rank2")
-    (agent,) = [pid for pid in cluster.orphans() if f'"pid": {victim.process.pid},' in shown_by(pid)]
-    send(agent, signal.SIGKILL)
+    send(agent_of(cluster, victim), signal.SIGKILL)
     assert codes(ranks) == [-signal.SIGKILL, 0, 0, 0]
     assert "the agent of this process is gone, so this process ends" in victim.output()
     for node in ranks:

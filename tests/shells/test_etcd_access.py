@@ -14,8 +14,9 @@ from etcd_stores import Open, watching, write
 from local_etcd import LocalEtcd
 from softrun.agent.errors import StoreLostError, UsageError
 from softrun.agent.store import secrets
-from softrun.agent.store.backends import choose_backend, token_path
+from softrun.agent.store.backends import choose_backend
 from softrun.agent.store.etcd_client import EtcdAccess, parse_endpoints
+from softrun.agent.store.secrets import token_path
 from softrun.agent.store.settings import EtcdSettings, RendezvousSettings
 from softrun.agent.torch_elastic.elastic import RendezvousParameters
 from softrun.agent.torch_elastic.handler import get_rendezvous_handler
@@ -277,8 +278,8 @@ def test_every_backend_knows_the_settings_of_the_job(conf: dict[str, str], monke
         settings = kind.parse(conf, load_policy("soft"))
         assert settings.token_file == conf.get("token_file")
         monkeypatch.setenv("SOFTRUN_TOKEN_FILE", "/other")
-        assert token_path(settings) == conf.get("token_file", "/other")
-        assert token_path(settings) == conf.get("token_file", "/other"), "it is remembered"
+        assert token_path(settings.token_file) == conf.get("token_file", "/other")
+        assert token_path(settings.token_file) == conf.get("token_file", "/other"), "it is remembered"
         assert "SOFTRUN_TOKEN_FILE" not in os.environ
 
 

@@ -19,7 +19,7 @@ from softrun.agent.links.connection import MAX_LINE
 from softrun.agent.links.dialled import PROBE_S
 from softrun.agent.links.links import Links
 from softrun.agent.links.listeners import ACCEPT_AGAIN_S
-from softrun.agent.links.quiet_log import WARNINGS, WARNINGS_S
+from softrun.agent.links.quiet_log import WARNINGS, WARNINGS_OF_ONE, WARNINGS_S
 from softrun.agent.protocol.codec import PROTOCOL_VERSION
 from softrun.agent.protocol.model import Beat, Hello, Member, NodeIntent, Report
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
@@ -347,7 +347,7 @@ def read_until_closed(sock: socket.socket, end: End) -> bytes:
 
 def test_who_can_reach_the_port_cannot_fill_the_log(ends: tuple[End, End], caplog: pytest.LogCaptureFixture) -> None:
     _, b = ends
-    for moment, lines in ((0.0, WARNINGS), (WARNINGS_S, 2 * WARNINGS)):
+    for moment, lines in ((0.0, WARNINGS_OF_ONE), (WARNINGS_S, 2 * WARNINGS_OF_ONE)):
         b.now = moment
         for _ in range(WARNINGS + 5):
             with socket.create_connection(("127.0.0.1", b.links.port)) as stranger:

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from shells.test_links import End, until, until_true
+from shells.test_links_strangers import is_closed
 from torch.distributed import TCPStore
 
-from softrun.agent.links.relay import MOST_RELAYS
+from softrun.agent.links import relay
+from softrun.agent.links.relay import ANSWER_S, MOST_RELAYS
 from softrun.agent.protocol.effects import Seek
 from softrun.agent.protocol.model import Address
 from softrun.agent.protocol.observations import Found, Listening
@@ -204,6 +206,58 @@ def test_a_store_that_dies_closes_the_workers_end(host: End, stack: ExitStack) -
     until_true(host, so=is_closed)
     sock.close()
     until_true(host, so=lambda: len(host.links._relays) == 0)
+
+
+def mute(stack: ExitStack) -> int:
+    """The port of a store that never answers."""
+    return int(stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+
+
+def test_whom_the_store_does_not_answer_has_five_seconds(host: End, stack: ExitStack) -> None:
+    host.links.relay_to(mute(stack))
+    stranger = worker(host, stack)
+    stranger.send(b"\x00")
+    until_true(host, so=lambda: len(host.links._relays) == 1)
+    assert host.links.deadline() == ANSWER_S
+    host.now = ANSWER_S
+    until_true(host, so=lambda: len(host.links._relays) == 0)
+    stranger.setblocking(False)
+    assert is_closed(stranger)
+    assert host.links.deadline() is None
+
+
+def test_whom_it_has_answered_may_be_silent_for_as_long_as_it_likes(host: End, stack: ExitStack) -> None:
+    host.links.relay_to(echo(stack))
+    sock = worker(host, stack)
+    sock.setblocking(False)
+    sock.send(b"\x00")
+    until_true(host, so=lambda: received(sock) == b"\x00")
+    host.now = 10 * ANSWER_S
+    host.turn()
+    sock.send(b"\x01")
+    until_true(host, so=lambda: received(sock) == b"\x01")
+
+
+def received(sock: socket.socket) -> bytes:
+    with suppress(BlockingIOError):
+        return sock.recv(1)
+    return b""
+
+
+def test_a_worker_reaches_its_store_beside_any_number_of_idle_strangers(
+    host: End, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "MOST_RELAYS", 8)
+    settings: dict[str, Any] = {"wait_for_workers": False, "timeout": timedelta(seconds=20)}
+    store = TCPStore("127.0.0.1", 0, is_master=True, **settings)
+    host.links.relay_to(store.port)
+    for _ in range(30):
+        worker(host, stack).send(b"\x00")
+    with Loop(host):
+        clients = [TCPStore("127.0.0.1", host.links.endpoint_port or 0, is_master=False, **settings) for _ in range(8)]
+        for number, client in enumerate(clients):
+            client.set(f"key {number}", "value")
+        assert clients[0].get("key 7") == b"value"
 
 
 @pytest.mark.slow

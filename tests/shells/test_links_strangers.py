@@ -19,7 +19,7 @@ from shells.test_links import SECRET, End, connect, until, until_true
 from softrun.agent.links.connection import FIRST_BYTES, MAX_LINE
 from softrun.agent.links.handshake import Dialling, Identity
 from softrun.agent.links.listeners import ACCEPT_AGAIN_S
-from softrun.agent.links.quiet_log import MOST_CHARACTERS, WARNINGS, WARNINGS_S, QuietLog
+from softrun.agent.links.quiet_log import MOST_CHARACTERS, WARNINGS, WARNINGS_OF_ONE, WARNINGS_S, QuietLog
 from softrun.agent.links.strangers import GREETING_S, MOST_STRANGERS, PATIENCE_S
 from softrun.agent.protocol.model import Beat
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp
@@ -307,6 +307,20 @@ def test_the_log_says_how_many_lines_it_lacks(caplog: pytest.LogCaptureFixture) 
     log.warn("%s")
     told = [record.getMessage() for record in caplog.records]
     assert told[WARNINGS:] == ["the next (7 such lines were left out before this one)", "%s"]
+
+
+def test_one_address_cannot_use_up_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = QuietLog(lambda: now[0])
+    for i in range(WARNINGS):
+        log.warn("noise %d", i, source="10.0.0.1")
+    log.warn("its token is another one", source="10.0.0.2")
+    now[0] = WARNINGS_S
+    log.warn("noise", source="10.0.0.1")
+    told = [record.getMessage() for record in caplog.records]
+    noise = [f"noise {i}" for i in range(WARNINGS_OF_ONE)]
+    left_out = WARNINGS - WARNINGS_OF_ONE
+    assert told == [*noise, f"its token is another one ({left_out} such lines were left out before this one)", "noise"]
 
 
 def test_an_error_that_nobody_foresaw_ends_one_connection_only(

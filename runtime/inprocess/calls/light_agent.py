@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import secrets
 import select
 import signal
 import socket
@@ -109,11 +110,10 @@ class _LightAgent:
         _calls += 1
         self.world_size = info.world_size
         name = f"inprocess-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_calls}"
-        port = _agree_on_port(info, name, meeting.patience)
+        port, token = _agree(info, name, meeting.patience)
         self._connection, theirs = socket.socketpair()
         request = {
             "descriptor": theirs.fileno(),
-            "pid": os.getpid(),
             "job": name,
             "rank": info.rank,
             "world_size": info.world_size,
@@ -123,6 +123,7 @@ class _LightAgent:
             "group_world_size": info.group_world_size,
             "host": info.master_addr,
             "port": port,
+            "token": token,
             "patience_s": meeting.patience.total_seconds(),
             "beats": meeting.beats(),
         }
@@ -164,10 +165,10 @@ class _LightAgent:
 
 
 def _start(request: str, descriptor: int) -> None:
-    command = [sys.executable, "-m", "softrun.agent.adopt", request]
+    command = [sys.executable, "-m", "softrun.agent.adopt", str(os.getpid())]
     env = os.environ | {"PYTHONSAFEPATH": "1"}  # the trainer's directory may have modules named like Python's own
     try:
-        subprocess.run(command, env=env, pass_fds=[descriptor], stdin=subprocess.DEVNULL, check=True, timeout=START_S)
+        subprocess.run(command, env=env, pass_fds=[descriptor], input=request.encode(), check=True, timeout=START_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise RuntimeError(
             f"Wrapper: no agent could be started for this process ({error}): look at this machine's limits, or start "
@@ -175,8 +176,8 @@ def _start(request: str, descriptor: int) -> None:
         ) from error
 
 
-def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:
-    """The port at which the first rank's agent hosts the job's record."""
+def _agree(info: WorkerInfo, name: str, patience: timedelta) -> tuple[int, str]:
+    """The port at which the first rank's agent listens, and the secret of the agents, from the launcher's store."""
     import torch.distributed as dist
 
     has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -190,8 +191,8 @@ def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:
         )
         names = dist.PrefixStore(f"softrun/{name}", store)  # type: ignore[attr-defined]  # torch's stubs hide it
         if info.rank == 0:
-            names.set("port", str(_free_port()))
-        port = int(names.get("port"))
+            names.set("port", f"{_free_port()} {secrets.token_hex(32)}")
+        port, token = names.get("port").decode().split()
         if names.add("read", 1) == info.world_size:
             names.set("all", "have read it")
         if info.rank == 0:
@@ -203,7 +204,7 @@ def _agree_on_port(info: WorkerInfo, name: str, patience: timedelta) -> int:
             f"{info.master_addr}:{info.master_port} ({reason}): correct these, start all ranks, or start the job with "
             "`python -m softrun --restart_policy soft`"
         ) from error
-    return port
+    return int(port), token
 
 
 def _free_port() -> int:

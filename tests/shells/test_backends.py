@@ -1,0 +1,51 @@
+"""Where an agent listens, and where its secret is, by its flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from softrun.agent.errors import UsageError
+from softrun.agent.store import secrets
+from softrun.agent.store.backends import Backend, choose_backend
+from softrun.agent.store.secrets import token_path
+from softrun.policies import load_policy
+
+
+@pytest.fixture(autouse=True)
+def _nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_taken", {})
+
+
+def chosen(name: str, endpoint: str, local_addr: str | None = None, **conf: object) -> Backend:
+    return choose_backend(name, endpoint, dict(conf), load_policy("soft"), "job", "node", 2, local_addr)
+
+
+@pytest.mark.parametrize("conf", [{}, {"is_host": True}, {"is_host": False}], ids=str)
+@pytest.mark.parametrize("name", ["c10d", "static"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_nobody_listens_further_than_its_endpoint_reaches(name: str, host: str, conf: dict[str, object]) -> None:
+    assert chosen(name, f"{host}:29400", **conf).bind == "127.0.0.1"
+
+
+def test_who_was_told_its_address_by_the_user_listens_everywhere_because_that_may_only_lead_here() -> None:
+    assert chosen("static", "192.0.2.1:29400", "192.0.2.1", is_host=True).bind == ""
+
+
+@pytest.mark.parametrize("path", ["", " "])
+def test_a_secret_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """`SOFTRUN_TOKEN_FILE="$TOKEN"` in a script that has not set TOKEN."""
+    monkeypatch.setenv("SOFTRUN_TOKEN_FILE", path)
+    with pytest.raises(UsageError, match=r"^SOFTRUN_TOKEN_FILE is empty: name the file"):
+        chosen("c10d", "127.0.0.1:29400")
+    with pytest.raises(UsageError, match=r"^token_file in --rdzv_conf is empty"):
+        token_path(path)
+
+
+def test_the_file_that_is_given_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTRUN_TOKEN_FILE", "/other")
+    assert token_path("/given") == "/given"
+    assert token_path(None) == "/other"
+
+
+def test_there_need_be_none() -> None:
+    assert token_path(None) is None
