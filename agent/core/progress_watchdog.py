@@ -16,6 +16,9 @@ LEAVE = ProgressLimits(soft=10.0, hard=60.0)
 FREED_S = 2.0
 """How long a worker that was only waiting may need to stop waiting, once it is told to leave its world."""
 
+SAME_S = 0.01
+"""The time of one progress, read twice, may differ by that: it was written by another clock."""
+
 
 @dataclass
 class ProgressWatchdog:
@@ -54,7 +57,7 @@ class ProgressWatchdog:
 
     def progressed(self, at: float, now: float) -> bool:
         """Its last progress was at `at`. Return whether another limit has passed since."""
-        if at > self.since:
+        if at > self.since + SAME_S:
             self.since = at
             self._passed.clear()
         passed = self._past(now)

@@ -29,6 +29,13 @@ def test_a_limit_passes_once() -> None:
     assert not watched.progressed(100.0, 103.0)
 
 
+def test_one_progress_whose_time_is_read_twice_is_one() -> None:
+    watched = watch()
+    assert watched.progressed(100.0, 102.0)
+    assert not watched.progressed(100.000005, 102.1)
+    assert watched.deadline() == 110.0
+
+
 def test_with_progress_all_begins_anew() -> None:
     watched = watch()
     watched.progressed(100.0, 102.0)

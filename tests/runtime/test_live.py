@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softrun.runtime.bounds import LARGEST
 from softrun.runtime.calls import Call, Reply, Way, pack_call, pack_reply, read_call, read_reply
 from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.live import blocks, session
@@ -239,9 +240,10 @@ def test_a_call_in_another_thread_is_refused(agent: Agent) -> None:
 # --- the packets
 
 texts = st.text(max_size=20)
+names = st.builds("{}/{}".format, st.text(min_size=1, max_size=20).filter(str.isprintable), st.integers(0, 99))
 calls = st.builds(
-    Call, st.integers(), st.integers(), st.sampled_from(Way), st.lists(texts).map(tuple), texts, texts,
-    st.none() | texts, st.floats(0, 1e9),
+    Call, st.integers(), st.integers(0, LARGEST), st.sampled_from(Way), st.lists(names).map(tuple),
+    texts.filter(str.isprintable), texts, st.none() | texts, st.floats(0, 1e9),
 )  # fmt: skip
 pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
 replies = st.builds(
