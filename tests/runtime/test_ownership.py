@@ -17,7 +17,8 @@ from softrun.runtime.events import WorldChangeEvent
 CHILD = """
     from softrun.runtime import get_worker_event, get_worker_info, worlds
     from softrun.runtime.worker import ping
-    print("child", get_worker_event().round, get_worker_info().world_size)
+    size = get_worker_info().world_size  # which waits for a world, if there is none
+    print("child", get_worker_event().round, size)
     ping()
     try:
         next(worlds())
