@@ -356,9 +356,6 @@ class _Worker:
             event = self.inbox.last()
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
-            if usable and self._allowance.holds():
-                self.inbox.wait(event.sequence, HELD_S)
-                continue
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
             if not event.interrupts:
@@ -373,6 +370,8 @@ class _Worker:
             self._tell(ready=True, ends=False, through=False, final=False, left=False, saved=False, **here)
             if not usable:
                 self.inbox.wait(event.sequence)
+            elif self._allowance.holds():  # its agent gives it time once it knows that this worker has left its world
+                self.inbox.wait(event.sequence, HELD_S)
             elif self._enter(event):
                 return event
 

@@ -172,7 +172,7 @@ class EventWriter:
         return claimant(self._page.words[OWNER])
 
     def allow(self, hold_at_s: float, leave_at_s: float) -> None:
-        """Let the worker work on until then without another sign: CLOCK_MONOTONIC in seconds, 0 for no bound."""
+        """Let the worker work on until then without another sign: seconds by the agent's clock, 0 for no bound."""
         if self._page is not None:
             allow(self._page, hold_at_s, leave_at_s)
 

@@ -107,6 +107,20 @@ def test_it_leaves_its_world_and_asks_for_another(agent: FakeAgent) -> None:
     worker.says("in world 2")
 
 
+def test_it_says_that_it_has_left_before_it_may_work_in_the_next_world(agent: FakeAgent) -> None:
+    """The agent was left behind and taken in again at once: it gives no time until its workers have left."""
+    worker = agent.start(COUNTS)
+    agent.form([worker])
+    wait_until(lambda: worker.step > 20, "steps")
+    silence_until_it_leaves(worker)
+    agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
+    agent.form([worker])
+    wait_until(lambda: (status := worker.writer.read_status()) and status.applied == 3, "it says so")
+    assert "in world 2" not in worker.output
+    speak([worker])
+    worker.says("in world 2")
+
+
 def test_it_gets_out_of_the_group_that_it_sits_in(agent: FakeAgent) -> None:
     workers = [agent.start(SUMS), agent.start(SUMS)]
     agent.form(workers)
