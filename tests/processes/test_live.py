@@ -69,6 +69,12 @@ class Job:
         """What a worker has said of its blocks that failed."""
         return (self.directory / f"log-{worker}").read_text().splitlines()
 
+    def said_since(self, before: dict[int, int]) -> dict[int, str]:
+        """The last line of each worker's log, once each has more lines than before."""
+        what = "all say why their block failed"
+        self.cluster.wait_for(what, lambda: all(len(self.log(worker)) > lines for worker, lines in before.items()))
+        return {worker: self.log(worker)[-1] for worker in before}
+
     def finish(self, *nodes: Node, workers: int = 4) -> None:
         """Let it come to its end: all are told the same, and what they saw was right."""
         self.at_work(workers)
@@ -122,9 +128,10 @@ def test_one_raises_while_the_others_wait_for_it_in_a_collective(
     nodes = [job.come(name) for name in "ab"[: shape[0]]]
     workers = job.at_work()
     for phase in ("before", "after"):
+        before = {pid: len(job.log(pid)) for pid in workers}
         raising = job.strike("raise", phase)
         assert job.at_work() == workers
-        said = {pid: job.log(pid)[-1].partition(" ") for pid in workers}
+        said = {pid: line.partition(" ") for pid, line in job.said_since(before).items()}
         assert len({step for step, _, _ in said.values()}) == 1, "in the same step"
         assert said.pop(raising)[2] == f"ValueError: a fault {phase}"
         failed = rf"PeerFailed: \S+/\d failed in this block: ValueError: a fault {phase}"
