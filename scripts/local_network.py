@@ -80,11 +80,13 @@ class LocalNetwork:
             self._order({"host": number}, [tap])
         finally:
             os.close(tap)
-        address = f"10.77.0.{number}"
-        _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", namespace, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         for each in ("eth0", "lo"):
             _ip("-n", namespace, "link", "set", "dev", each, "up")
-        return address
+        return self.address(host)
+
+    def address(self, host: str) -> str:
+        return f"10.77.0.{self._numbers[host]}"
 
     def namespace(self, host: str) -> str:
         return f"{self._mark}-{host}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from values import member, ready, sealed
+from values import following, known, member, of_job, ready, sealed
 
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.protocol.effects import Effect, Say
 from softrun.agent.protocol.model import (
+    NO_RECORD,
     Accept,
     Accepted,
     Agreement,
@@ -26,13 +27,14 @@ from softrun.agent.protocol.model import (
 
 A, B, C, D = (member(name) for name in "abcd")
 JOB = "a@1"
-FIRST = replace(sealed(A, B, C), lineage=JOB)  # version 2
-FOUR = replace(sealed(A, B, C, D), lineage=JOB)
+FIRST = of_job(JOB, sealed(A, B, C))  # version 2
+FOUR = of_job(JOB, sealed(A, B, C, D))
 
 
 def after(record: Round, *members: Member, number: int = 2, version: int = 0) -> Round:
     """A next record; `number` tells several of them apart."""
-    return replace(record, version=version or record.version + 1, number=number, members=members)
+    made = following(record, number=number, members=members)
+    return replace(made, version=version) if version else made
 
 
 class Agent:
@@ -56,7 +58,8 @@ class Agent:
             self.replica.take()
 
     def propose(self, round_: Round) -> list[tuple[str | None, Message]]:
-        return self._said(self.replica.propose(round_))
+        base = round_.past[0] if round_.past else ""
+        return self._said(self.replica.propose(replace(round_, name=base)))  # as the engine does: from that record
 
     def begin(self, round_: Round) -> list[tuple[str | None, Message]]:
         return self._said(self.replica.begin(round_))
@@ -74,14 +77,12 @@ class Agent:
     def greet(
         self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None
     ) -> list[tuple[str | None, Message]]:
-        hello = Hello(ready(member(node)), version, lineage, promises)
+        hello = Hello(ready(member(node), known(version, lineage) if version else NO_RECORD), promises)
         return self._said([*self.replica.greet(node, hello), *self.replica.advance()])
 
     def _about(self, message: Agreement) -> Agreement:
         """Of its own job, where a test leaves that out."""
-        return (
-            message if isinstance(message, Accept) or message.lineage else replace(message, lineage=self.record.lineage)
-        )
+        return message if message.after.version else replace(message, after=self.record.id)
 
     def learn(self) -> list[tuple[str | None, Message]]:
         """What it says when it has learned something of its peers."""
@@ -102,9 +103,11 @@ class Agent:
         for effect in effects:
             assert isinstance(effect, Say)
             message = effect.message
-            if isinstance(message, Prepare | Promise | Accepted | Refused | Decided):
-                assert message.lineage
-                message = replace(message, lineage="")  # so that the tests can leave it out: that stands for any job
+            if isinstance(message, Prepare | Promise | Accept | Accepted | Refused | Decided):
+                assert message.after.version
+                message = replace(message, after=NO_RECORD)  # so that the tests can leave it out
+            if isinstance(message, Decided):
+                message = replace(message, by_proof=False)  # `by_proof` of the record tells
             said.append((effect.node, message))
         return said
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
+from softrun.agent.consensus import descent
 from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
     Accept,
@@ -22,6 +25,7 @@ from softrun.agent.protocol.model import (
     Prepare,
     Promise,
     Record,
+    RecordId,
     Refused,
     Report,
     Round,
@@ -32,6 +36,8 @@ from softrun.runtime.calls import Way
 
 JOB = JobSettings(min_nodes=1, max_nodes=4, restart_policy="soft", worker_failure="no-replace")
 STORE = Address("host", 1)
+UNNAMED = RecordId(version=1)
+"""How a record that a store keeps is called: it needs no name, since there is no other."""
 
 
 def member(node: str, incarnation: int = 1, workers: int = 1, lives: int = 1, role: str = "trainer") -> Member:
@@ -39,8 +45,8 @@ def member(node: str, incarnation: int = 1, workers: int = 1, lives: int = 1, ro
     return Member(node, incarnation, f"host-{node}", 7000, role, slots)
 
 
-def ready(placed: Member, **changes: object) -> Report:
-    return Report(placed, NodeIntent.READY, **changes)  # type: ignore[arg-type]  # names of Report's own fields
+def ready(placed: Member, known: RecordId = UNNAMED, **changes: object) -> Report:
+    return Report(placed, NodeIntent.READY, known, **changes)  # type: ignore[arg-type]  # names of Report's own fields
 
 
 def sealed(*members: Member, number: int = 1, job: JobSettings = JOB, finishing: bool = False) -> Round:
@@ -51,6 +57,25 @@ def opened(*members: Member, number: int = 0, job: JobSettings = JOB) -> Round:
     return Round(number + 1, number, Phase.OPEN, members, job, STORE if number else None)
 
 
+def of_job(lineage: str, round_: Round, **changes: object) -> Round:
+    """The record as one of the job that is called so. Two of one job and version are one, unless they are renamed."""
+    record = replace(round_, lineage=lineage, **changes)  # type: ignore[arg-type]  # names of Round's own fields
+    names = [f"{lineage} {version}" for version in range(record.version, 0, -1)]
+    return replace(record, name=names[0], past=tuple(names[1 : 1 + descent.IN_RECORD]))
+
+
+def following(record: Round, **changes: object) -> Round:
+    """A record that its voters have agreed on next. Equal changes make the same one."""
+    name = f"{record.name} {sorted(changes.items(), key=str)}"
+    after = replace(record, version=record.version + 1, **changes)  # type: ignore[arg-type]
+    return replace(after, name=f"{hash(name):x}", past=(record.name, *record.past))
+
+
+def known(version: int, lineage: str) -> RecordId:
+    """How the others call the record of `of_job`."""
+    return RecordId(lineage, version, f"{lineage} {version}")
+
+
 names = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)
 numbers = st.integers(0, 2**40)
 hosts = names.map(lambda name: f"host-{len(name)}")
@@ -58,11 +83,12 @@ ports = st.integers(1, 65535)
 local_ranks = st.integers(0, 65535)
 workers = st.builds(Worker, local_ranks, numbers)
 members = st.builds(Member, names, numbers, hosts, ports, names, st.tuples(workers) | st.just(()))
+ids = st.builds(RecordId, names, numbers, names)
 reports: st.SearchStrategy[Report] = st.builds(
     Report,
     members,
     st.sampled_from(NodeIntent),
-    lineage=names,
+    known=ids,
     done=st.lists(local_ranks, unique=True).map(tuple),
     broken_round=numbers,
     reason=st.text(),
@@ -91,6 +117,10 @@ facts = {
     "outcome": st.text(),
     "lineage": names,
     "witness": st.just("") | names.map("w-{}".format),
+    "name": names,
+    "past": st.lists(names, max_size=4).map(tuple),
+    "by_proof": st.lists(st.tuples(numbers, names), max_size=3).map(tuple),
+    "split_from": names,
 }
 rounds: st.SearchStrategy[Round] = st.one_of(
     st.builds(
@@ -121,6 +151,12 @@ rounds: st.SearchStrategy[Round] = st.one_of(
 )
 seconds = st.floats(0, 2**40)
 ballots: st.SearchStrategy[Ballot] = st.tuples(numbers, names)
+
+
+def _asks_for(ballot: Ballot, round_: Round, lineage: str) -> Accept:
+    return Accept(ballot, round_, RecordId(lineage, round_.version - 1, round_.past[0]))
+
+
 worker_names = st.builds(lambda node, rank: f"{node}/{rank}", names, st.integers(0, 99))
 scopes = st.lists(worker_names, max_size=3).map(tuple)
 tags = st.lists(st.tuples(worker_names, names), max_size=3).map(tuple)
@@ -130,18 +166,18 @@ verdicts = st.builds(
 )
 messages: st.SearchStrategy[Message] = st.one_of(
     reports,
-    st.builds(Hello, reports, numbers, names, st.none() | ballots),
+    st.builds(Hello, reports, st.none() | ballots),
     st.builds(Beat, seconds, seconds, seconds, st.booleans(), st.booleans()),
     st.builds(Record, rounds, st.booleans()),
-    st.builds(Witnessed, numbers, names),
-    st.builds(Prepare, numbers, ballots),
-    st.builds(Promise, numbers, ballots),
-    st.builds(Promise, numbers, ballots, ballots, rounds),
+    st.builds(Witnessed, ids),
+    st.builds(Prepare, ballots, ids),
+    st.builds(Promise, ballots, after=ids),
+    st.builds(Promise, ballots, ballots, rounds, ids),
     st.builds(LastWords),
     st.builds(LastWords, rounds, st.none(), st.none(), reports),
-    st.builds(Accept, ballots, rounds),
-    st.builds(Accepted, numbers, ballots),
-    st.builds(Refused, numbers, ballots),
+    st.builds(_asks_for, ballots, rounds.filter(lambda round_: bool(round_.version and round_.past)), names),
+    st.builds(Accepted, ballots, ids),
+    st.builds(Refused, ballots, ids),
     st.builds(
         Calls,
         numbers,
@@ -151,5 +187,5 @@ messages: st.SearchStrategy[Message] = st.one_of(
         st.sets(local_ranks, max_size=2).map(tuple),
     ),
     verdicts,
-    st.builds(Decided, numbers, ballots),
+    st.builds(Decided, ballots, ids),
 )

@@ -32,10 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from math import inf
 from operator import attrgetter
 
+from softrun.agent.consensus.descent import IN_RECORD, Ancestry, Kin, kin_of, names_before
 from softrun.agent.consensus.quorum import is_majority, is_quorum
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
@@ -50,6 +52,7 @@ from softrun.agent.protocol.model import (
     Prepare,
     Promise,
     Record,
+    RecordId,
     Refused,
     Round,
     Witnessed,
@@ -102,7 +105,9 @@ class Replica:
         self._node = node
         self._peers = peers
         self.record: Round | None = None
-        self._past: dict[str, Round] = {}  # the last record of each other job that was this one
+        self._left: list[Round] = []  # the last record of each other job that was this one
+        self._ancestry = Ancestry()
+        self._named = 0  # how many records it has given a name
         self._promised = NO_BALLOT
         self._accepted_in = NO_BALLOT
         self._accepted: Round | None = None
@@ -134,7 +139,7 @@ class Replica:
     def last_words(self) -> LastWords:
         """What this agent would have others know if it ended now: the same object as long as it is the same."""
         words, accepted_in = self._own_words, self._accepted_in if self._accepted is not None else None
-        if (words.round, words.accepted_in) != (self.record, accepted_in) or words.accepted is not self._accepted:
+        if words.round is not self.record or words.accepted is not self._accepted or words.accepted_in != accepted_in:
             self._own_words = LastWords(self.record, accepted_in, self._accepted)
         return self._own_words
 
@@ -162,9 +167,10 @@ class Replica:
         version = self.record.version + 1 if self.record is not None else 1
         if round_.version != version:
             return []  # made from an older record
-        while (name := lineage(self._node, version)) in self._past:
+        while (name := lineage(self._node, version)) in {left.lineage for left in self._left}:
             version += 1  # it has begun anew at this one before, and a name is one job's
-        first = replace(round_, version=version, lineage=name, witness="")
+        first = replace(round_, version=version, lineage=name, witness="", split_from="")
+        first = replace(first, name=self._new_name(), past=(), by_proof=())
         self.read(first)
         return [do.Say(None, Record(first, stands=True))]
 
@@ -176,8 +182,8 @@ class Replica:
         record = self.record
         if record is None or not self._votes(self._node):
             return []
-        if (round_.version, round_.lineage) != (record.version + 1, record.lineage):
-            return []
+        if (round_.version, round_.name) != (record.version + 1, record.name):
+            return []  # made from an older record
         if self.falls_short():
             return []
         if self._attempt is not None and self._attempt.accept is not None:
@@ -190,7 +196,7 @@ class Replica:
             return []
         ahead = max((number for number, _ in self._promised_ahead.values()), default=0)
         self._attempt = self._new_attempt(max(ahead, self._promised[0] + 1, 1), round_)
-        prepare = Prepare(round_.version, self._attempt.ballot, record.lineage)
+        prepare = Prepare(self._attempt.ballot, record.id)
         self._promised = prepare.ballot
         self._attempt.promises.append(self._promise(prepare))
         self._attempt.hear(self._node)
@@ -216,9 +222,9 @@ class Replica:
             return []
         if attempt.accept is None:
             return self._ask_to_accept(attempt, _bound_to(attempt.promises, self._votes_left()) or attempt.wish)
-        decided = Decided(attempt.accept.round.version, attempt.ballot, attempt.accept.round.lineage)
+        decided = Decided(attempt.ballot, attempt.accept.after, by_proof=not is_quorum(self.record, attempt.answered))
         effects = _say(self.record, decided)
-        self._adopt(attempt.accept.round, self._accepted_at, proposed=True)
+        self._adopt(_decided(attempt.accept.round, by_proof=decided.by_proof), self._accepted_at, proposed=True)
         return effects
 
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
@@ -236,12 +242,22 @@ class Replica:
     def _ask_to_accept(self, attempt: _Attempt, round_: Round) -> list[Effect]:
         if self.record is None:
             raise AssertionError("a ballot without voters")
-        attempt.accept = Accept(attempt.ballot, round_)
+        if round_ is attempt.wish:
+            round_ = self._christened(round_, self.record)
+        attempt.accept = Accept(attempt.ballot, round_, self.record.id)
         attempt.missing = self._voters(self.record)
         attempt.answered.clear()
         self._vote(attempt.accept)
         attempt.hear(self._node)
         return [*_say(self.record, attempt.accept), *self.advance()]
+
+    def _christened(self, wish: Round, record: Round) -> Round:
+        """Return a record of its own making, with a name and those of the records before it."""
+        return replace(wish, name=self._new_name(), past=names_before(record), by_proof=record.by_proof)
+
+    def _new_name(self) -> str:
+        self._named += 1
+        return blake2b(f"{self._node} {self._named}".encode(), digest_size=8).hexdigest()
 
     # --- promises that nobody asked for
 
@@ -258,7 +274,7 @@ class Replica:
 
     def _promised_by(self, node: str, hello: Hello) -> None:
         record = self.record
-        if record is None or (hello.version, hello.lineage) != (record.version, record.lineage):
+        if record is None or hello.known.name != record.name:
             return
         if hello.promises is not None and hello.promises[1] == self._node and self._votes(node):
             self._promised_ahead[node] = hello.promises
@@ -267,56 +283,56 @@ class Replica:
     def _take_promise(self, node: str, ballot: Ballot) -> None:
         attempt = self._attempt
         if attempt is not None and attempt.accept is None and attempt.ballot == ballot:
-            attempt.promises.append(Promise(attempt.wish.version, ballot, lineage=self._lineage))
+            attempt.promises.append(Promise(ballot))
             attempt.hear(node)
 
     # --- what others say
 
     def hear(self, node: str, message: Agreement) -> list[Effect]:
         """Take in a message from `node`. Returns what to answer."""
-        next_version = self.record.version + 1 if self.record is not None else 0
-        if self._is_foreign(message):
+        record = self.record
+        if record is None:
             return []
+        if message.after.name != record.name:
+            return self._asked_about_another(node, message, record)
         match message:
-            case Accept(ballot, round_) if round_.version == next_version:
+            case Accept():
                 return self._asked_to_accept(node, message)
-            case Prepare(version, ballot) if version == next_version and self._votes(self._node):
+            case Prepare(ballot) if self._votes(self._node):
                 if ballot < self._promised:
-                    return [do.Say(node, Refused(version, self._promised, self._lineage))]
+                    return [do.Say(node, Refused(self._promised, record.id))]
                 self._promised = ballot
                 return [do.Say(node, self._promise(message))]
-            case Promise(version, ballot) if (attempt := self._under_way(version, ballot)) and not attempt.accept:
+            case Promise(ballot) if (attempt := self._under_way(ballot)) and not attempt.accept:
                 attempt.promises.append(message)
                 attempt.hear(node)
-            case Accepted(version, ballot) if (attempt := self._under_way(version, ballot)) and attempt.accept:
+            case Accepted(ballot) if (attempt := self._under_way(ballot)) and attempt.accept:
                 attempt.hear(node)
-            case Refused(version, promised) if version == next_version:
+            case Refused(promised):
                 self._promised = max(self._promised, promised)
                 if self._attempt is not None and promised > self._attempt.ballot:
                     self._drop()
-            case Decided(version, ballot) if version == next_version:
-                if self._accepted is not None and self._accepted_in == ballot:
-                    self._adopt(self._accepted, self._accepted_at)
-            case Prepare(version) if version < next_version:
-                return self.show(node)  # it was decided without this node's knowing
-            case Accept(_, round_) if round_.version < next_version and round_ != self.record:
-                return self.show(node)
+            case Decided(ballot, _, by_proof) if self._accepted is not None and self._accepted_in == ballot:
+                self._adopt(_decided(self._accepted, by_proof=by_proof), self._accepted_at)
             case _:
-                pass  # of another version
+                pass  # of another ballot
         return []
+
+    def _asked_about_another(self, node: str, message: Agreement, record: Round) -> list[Effect]:
+        """Show the record to who asks about an older one: the next was decided without its knowing."""
+        asks = isinstance(message, Prepare) or (isinstance(message, Accept) and message.round.name != record.name)
+        return self.show(node) if asks and self._ancestry.kin(message.after) is Kin.OLDER else []
 
     def is_behind(self, message: Agreement | Hello) -> bool:
         """Whether the sender of a message that was heard knows a record that this agent does not."""
-        version = self.record.version if self.record is not None else 0
-        if self.record is not None and _is_about(message) != self._lineage:
-            return False
+        known = message.known if isinstance(message, Hello) else message.after
+        if self.record is None:
+            return isinstance(message, Accept | Decided | Prepare) and known.version > 0
         match message:
-            case Accept(_, round_):
-                return round_.version > version + 1
-            case Decided(decided) | Prepare(decided):
-                return decided > version + isinstance(message, Prepare)
-            case Hello(_, known):
-                return self.record is not None and known > version
+            case Hello() | Accept() | Prepare():
+                return self._ancestry.kin(known) is Kin.NEWER
+            case Decided():  # what comes after that
+                return self._ancestry.kin(known) in (Kin.NEWER, Kin.SAME)
             case _:
                 return False
 
@@ -327,38 +343,51 @@ class Replica:
             return []
         if isinstance(hello, Hello):
             self._promised_by(node, hello)
-        if hello.lineage != record.lineage or hello.version < record.version:
-            effects: list[Effect] = [self._show(node, record)]
-        else:
-            effects = []
-        if self._attempt is not None and hello.version <= record.version and node not in self._attempt.answered:
-            prepare = Prepare(record.version + 1, self._attempt.ballot, record.lineage)
-            effects.append(do.Say(node, self._attempt.accept or prepare))
+        known = self._ancestry.kin(hello.known)
+        effects: list[Effect] = []
+        if known not in (Kin.SAME, Kin.NEWER):
+            effects.append(self._show(node, record, apart_from=hello.known.name if known is Kin.SPLIT else ""))
+        if self._attempt is not None and known in (Kin.SAME, Kin.OLDER) and node not in self._attempt.answered:
+            effects.append(do.Say(node, self._attempt.accept or Prepare(self._attempt.ballot, record.id)))
         return effects
 
     def compare(self, node: str, round_: Round) -> list[Effect] | None:
         """Return what to answer `node`, which knows this record; None if this agent is to make something of it."""
-        own = self.record is not None and self.record.lineage == round_.lineage
-        last = self.record if own else self._past.get(round_.lineage)
-        if last is None or last.version < round_.version:
-            return None
-        if last.version == round_.version:
-            # It may come back to a job that it has left, but not to vote anew: it no longer knows what it has promised.
-            return None if not own and not _votes_in(last, self._node) else []
-        return [self._show(node, last)]
+        for last in (self.record, *self._left):
+            own = last is self.record
+            match self.kin(round_) if own else kin_of(last, round_) if last is not None else Kin.OTHER:
+                case Kin.NEWER:
+                    return None
+                case Kin.OLDER if last is not None:
+                    return [self._show(node, last)]
+                case Kin.SAME if last is not None:
+                    # It may come back to a job that it has left, but not to vote anew: it no longer knows what it has
+                    # promised.
+                    return None if not own and not _votes_in(last, self._node) else []
+                case _:
+                    pass
+        return None
 
-    def show(self, node: str | None, over: str = "") -> list[Effect]:
-        """Return the effect that shows the record to `node`; None: to all that have dialled. `over`: see `Record`."""
-        return [self._show(node, self.record, over)] if self.record is not None else []
+    def kin(self, round_: Round) -> Kin:
+        """Return what another record is to this agent's."""
+        return self._ancestry.kin(round_.id, round_.past)
 
-    def _show(self, node: str | None, round_: Round, over: str = "") -> Effect:
+    def knows(self, other: RecordId) -> bool:
+        """Return whether that is this agent's record, or one before it."""
+        return other.version > 0 and self._ancestry.kin(other) in (Kin.SAME, Kin.OLDER)
+
+    def show(self, node: str | None, over: str = "", apart_from: str = "") -> list[Effect]:
+        """Return the effect that shows the record to `node`; None: to all that have dialled. The rest: see `Record`."""
+        return [self._show(node, self.record, over, apart_from)] if self.record is not None else []
+
+    def _show(self, node: str | None, round_: Round, over: str = "", apart_from: str = "") -> Effect:
         stands = round_ is self.record and self._peers.stands()
-        return do.Say(node, Record(round_, stands, self._peers.worked_s(round_), over))
+        return do.Say(node, Record(round_, stands, self._peers.worked_s(round_), over, apart_from))
 
     def read(self, round_: Round) -> None:
         """Take in a record that was decided, whatever its version."""
-        if self.record is not None and self.record.lineage != round_.lineage:
-            self._past[self.record.lineage] = self.record
+        left = [each for each in (self.record, *self._left) if each is not None]
+        self._left = [each for each in left if kin_of(each, round_) in (Kin.OTHER, Kin.SPLIT)]
         self._adopt(round_)
 
     def bury(self, node: str, words: LastWords) -> None:
@@ -371,8 +400,7 @@ class Replica:
             self._heed_votes_left()
 
     def _knows_less_than(self, round_: Round) -> bool:
-        record = self.record
-        return record is not None and record.lineage == round_.lineage and record.version < round_.version
+        return self.record is not None and kin_of(self.record, round_) is Kin.NEWER
 
     def _heed_votes_left(self) -> None:
         """A ballot in which a member that has ended accepted something is one that every later one must be above."""
@@ -385,7 +413,7 @@ class Replica:
             if self._attempt is not None and self._attempt.ballot < _accepted_in(last):
                 self._drop()
         elif last.accepted is not None and all(self._is_buried(m.node) for m in record.members):
-            self.read(last.accepted)  # nobody else can decide on anything else any more
+            self.read(_decided(last.accepted, by_proof=True))  # nobody else can decide on anything else any more
 
     def _votes_left(self) -> list[LastWords]:
         """What members that have ended had accepted as the next record."""
@@ -394,7 +422,11 @@ class Replica:
         return [
             words
             for node, words in self._last_words.items()
-            if node in members and words.round == record and words.accepted is not None
+            if record is not None
+            and node in members
+            and words.accepted is not None
+            and words.round is not None
+            and words.round.name == record.name
         ]
 
     def _is_buried(self, node: str) -> bool:
@@ -402,12 +434,13 @@ class Replica:
         words, record = self._last_words.get(node), self.record
         if words is None or record is None:
             return False
-        return words.round is None or (words.round.lineage == record.lineage and words.round.version <= record.version)
+        return words.round is None or kin_of(record, words.round) in (Kin.SAME, Kin.OLDER)
 
     # --- helpers
 
     def _adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> None:
         self.record = self._news = round_
+        self._ancestry.adopt(round_)
         self.since, self.proposed = since, proposed
         self._begin_version()
 
@@ -419,14 +452,6 @@ class Replica:
         members = self.record.by_node if self.record is not None else {}
         self._last_words = {node: words for node, words in self._last_words.items() if node in members}
         self._heed_votes_left()
-
-    def _is_foreign(self, message: Agreement) -> bool:
-        """Whether the message is about another job that was this one, or will be."""
-        return _is_about(message) != self._lineage
-
-    @property
-    def _lineage(self) -> str:
-        return self.record.lineage if self.record is not None else ""
 
     def _voters(self, record: Round) -> dict[str, None]:
         """The members in rank order, then those that will not answer: so the first shows who is waited for. At the end
@@ -460,19 +485,17 @@ class Replica:
             is_quorum(record, present) and all(self._is_buried(node) or self._peers.missed(node) for node in members)
         )
 
-    def _under_way(self, version: int, ballot: Ballot) -> _Attempt | None:
-        attempt = self._attempt
-        return attempt if attempt is not None and (attempt.wish.version, attempt.ballot) == (version, ballot) else None
+    def _under_way(self, ballot: Ballot) -> _Attempt | None:
+        return self._attempt if self._attempt is not None and self._attempt.ballot == ballot else None
 
     def _asked_to_accept(self, node: str, message: Accept) -> list[Effect]:
-        version = message.round.version
         if not self._votes(self._node):
             self._accept(message)  # until it is decided
             return []
         if message.ballot < self._promised:
-            return [do.Say(node, Refused(version, self._promised, self._lineage))]
+            return [do.Say(node, Refused(self._promised, message.after))]
         self._vote(message)
-        return [do.Say(node, Accepted(version, message.ballot, message.round.lineage))]
+        return [do.Say(node, Accepted(message.ballot, message.after))]
 
     def _vote(self, message: Accept) -> None:
         self._promised = message.ballot
@@ -483,7 +506,7 @@ class Replica:
 
     def _promise(self, prepare: Prepare) -> Promise:
         accepted_in = self._accepted_in if self._accepted is not None else None
-        return Promise(prepare.version, prepare.ballot, accepted_in, self._accepted, self._lineage)
+        return Promise(prepare.ballot, accepted_in, self._accepted, prepare.after)
 
 
 def _say(record: Round, message: Agreement) -> list[Effect]:
@@ -492,9 +515,11 @@ def _say(record: Round, message: Agreement) -> list[Effect]:
     return [*effects, do.Say(record.witness, message)] if record.witness else effects
 
 
-def _is_about(message: Agreement | Hello) -> str:
-    """The lineage of the record that it is about."""
-    return message.round.lineage if isinstance(message, Accept) else message.lineage
+def _decided(round_: Round, *, by_proof: bool) -> Round:
+    """Return the record as it is once it is decided. `by_proof`: by less than a quorum, as all others have ended."""
+    if not by_proof:
+        return round_
+    return replace(round_, by_proof=(*round_.by_proof[-IN_RECORD + 1 :], (round_.version, round_.name)))
 
 
 def _votes_in(record: Round, node: str) -> bool:

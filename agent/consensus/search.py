@@ -121,6 +121,12 @@ class Search:
         """Whether nobody answered there at the last look."""
         return address in self._empty
 
+    def look_again(self, address: Address) -> None:
+        """What was seen there is of no use any more: look there at once."""
+        self._empty.discard(address)
+        self._doubtful.discard(address)
+        self._look_at.pop(address, None)
+
     def visit(self, address: Address, now: float, node: str = "") -> None:
         """Look for `node`, or for whoever is there, at its address. Nothing happens if it was just looked for."""
         if address not in self._visiting and now >= self._look_at.get(address, now):

@@ -25,6 +25,7 @@ none of its agents has spoken for a while. Agents of another one are told so and
 
 from __future__ import annotations
 
+from softrun.agent.consensus.descent import Kin, kin
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -41,6 +42,7 @@ from softrun.agent.protocol.model import (
     Prepare,
     Promise,
     Record,
+    RecordId,
     Refused,
     Round,
     Witnessed,
@@ -91,7 +93,7 @@ class Witness:
                 return [self._witnessed(node)]
             case Hello():
                 own = self.record
-                if own is not None and own.lineage != message.lineage and self._is_free(own):
+                if own is not None and not self._is_of(message.known) and self._is_free(own):
                     return [do.Say(node, Witnessed())]  # as far as it knows that job is no more
                 return [*self._replica.greet(node, message), self._witnessed(node)]
             case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided():
@@ -103,24 +105,25 @@ class Witness:
         own = self.record
         if own is None and round_.is_last:
             return []  # of a job that is over already
-        if own is not None and own.lineage != round_.lineage and not self._is_free(own):
+        if own is not None and not self._is_of(round_.id, round_.past) and not self._is_free(own):
             return []
         answer = self._replica.compare(node, round_)
         if answer is None:
             self._replica.read(round_)
-        if self._is_of(round_.lineage):
+        if self._is_of(round_.id):
             self._follow(node)
         return answer or []
 
     def _asked(self, node: str, message: Agreement) -> list[Effect]:
-        about = message.round.lineage if isinstance(message, Accept) else message.lineage
-        if self._is_of(about):
+        if self._is_of(message.after):
             self._follow(node)
         effects = self._replica.hear(node, message)
         return [*effects, self._witnessed(node)] if self._replica.is_behind(message) else effects
 
-    def _is_of(self, lineage: str) -> bool:
-        return self.record is not None and self.record.lineage == lineage
+    def _is_of(self, known: RecordId, past: tuple[str, ...] = ()) -> bool:
+        """Whether that is a record of the job that it serves."""
+        own = self.record
+        return own is not None and known.version > 0 and kin(own, known, past) not in (Kin.OTHER, Kin.SPLIT)
 
     def _follow(self, leader: str) -> None:
         self._leader, self._heard_at = leader, self._now
@@ -131,7 +134,7 @@ class Witness:
 
     def _witnessed(self, node: str) -> Effect:
         record = self.record
-        return do.Say(node, Witnessed(record.version, record.lineage) if record is not None else Witnessed())
+        return do.Say(node, Witnessed(record.id) if record is not None else Witnessed())
 
     def _tell(self, effects: Outbox, before: Round | None, round_: Round) -> None:
         voted = before is not None and before.witness == self._node

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from math import inf
 
+from softrun.agent.consensus.descent import Kin, kin
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Address, Beat, Record, Round, Witnessed
+from softrun.agent.protocol.model import Address, Beat, Record, RecordId, Round, Witnessed
 
 GIVE_UP_S = 1.0
 URGENT_S = 0.15  # between two looks while the record names a witness that may still answer
@@ -31,7 +32,7 @@ class WitnessLink:
         self._tolerance_s = tolerance_s
         self._leads = False
         self._node = ""  # who answers there
-        self._lineage: str | None = None  # of the record that it holds; None: it has not said yet
+        self._known: RecordId | None = None  # the record that it holds; None: it has not said yet
         self._heard_at = -inf
         self._beat_at = -inf
         self._met_at = -inf  # when the link came up
@@ -60,7 +61,7 @@ class WitnessLink:
             return self._not_found("a node of this job", now)
         if not self._leads or record is None:
             return [do.HangUp(seen.node)]  # another agent leads by now
-        self._node, self._lineage, self._refused = seen.node, None, False
+        self._node, self._known, self._refused = seen.node, None, False
         self._heard_at = self._met_at = now
         self._beat_at = now + self._interval_s
         return [do.Say(self._node, Record(record, stands)), do.Say(self._node, Beat(now, asks=True))]
@@ -69,9 +70,9 @@ class WitnessLink:
         """Take in what the witness says. Returns what it is told because of that; show it what it lacks before."""
         if node != self._node or record is None:
             return []
-        first, self._lineage = self._lineage is None, said.lineage
+        first, self._known = self._known is None, said.known
         self._heard_at = now
-        if said.lineage not in ("", record.lineage):
+        if self._serves_another(record):
             return [
                 do.Note(f"the witness at {self._where} serves another job of this name: this one goes on without it"),
                 *self._lose(now),
@@ -103,7 +104,7 @@ class WitnessLink:
         ]
 
     def _lose(self, now: float) -> list[Effect]:
-        node, self._node, self._lineage = self._node, "", None
+        node, self._node, self._known = self._node, "", None
         self._absent_since = self._heard_at
         if now - self._met_at >= LAST_LOOK_S:
             self._look_s = FIRST_LOOK_S
@@ -116,6 +117,9 @@ class WitnessLink:
             self._look_s = min(2 * self._look_s, most_s)
 
     # --- what follows
+
+    def _serves_another(self, record: Round) -> bool:
+        return self._known is not None and kin(record, self._known) in (Kin.OTHER, Kin.SPLIT)
 
     def is_out(self, node: str, now: float) -> bool:
         """Whether the vote of `node`, a witness, cannot be had."""
@@ -139,7 +143,7 @@ class WitnessLink:
         """Return the witness that the next record is to name; "": none."""
         if record is None:
             return ""
-        if self._node and self._lineage == record.lineage:
+        if self._node and self._known is not None and self._known.version and not self._serves_another(record):
             return self._node
         return "" if self._leads and self.is_out(record.witness, now) else record.witness
 
@@ -170,7 +174,7 @@ class WitnessLink:
         return []
 
     def _stand_down(self) -> list[Effect]:
-        node, self._node, self._leads, self._lineage = self._node, "", False, None
+        node, self._node, self._leads, self._known = self._node, "", False, None
         return [do.HangUp(node)] if node else []
 
     def deadline(self) -> float | None:

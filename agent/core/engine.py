@@ -61,7 +61,7 @@ BARRIER_S = 5.0  # how long the agents may take to say which step their workers 
 TELLING_S = 0.03  # how long a world takes to reach all agents and workers
 TOGETHER_S = 0.3  # within which all nodes are told, if a scheduler ends the whole job
 LOST = "the others went on without this node, which they took for dead"
-FOUNDED_TWICE = "the job was founded twice, and the other one has trained for longer"
+GAVE_UP = "there were two jobs of this name, and the other one goes on"
 RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
@@ -308,7 +308,7 @@ class Engine:
             if self._standing.departure is not None:
                 self._departures.see_off(self._standing.departure, round_, self._now)
             else:
-                self._evicted(LOST if round_.heir is None else FOUNDED_TWICE)
+                self._evicted(LOST if round_.heir is None else GAVE_UP)
         elif placed and round_.phase is Phase.SEALED:
             self._sealed(round_)
         elif placed and round_.phase is Phase.OPEN:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from softrun.agent.consensus.descent import Kin, kin, the_quorum
 from softrun.agent.consensus.inquiry import Inquiry
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.search import Search
@@ -20,7 +21,7 @@ from softrun.agent.core.stages import Stage, Stages
 from softrun.agent.core.standing import Standing
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.descriptions import count
+from softrun.agent.protocol.descriptions import count, describe_record
 from softrun.agent.protocol.effects import Effect, Outbox
 from softrun.agent.protocol.model import (
     Accept,
@@ -88,6 +89,8 @@ class SharedRecord:
         self._visit_s = VISIT_S
         self._absent = 0  # how many were not heard when it looked last
         self._worked = (0.0, now)  # for how long the job had had a world, and when
+        self._apart: set[str] = set()  # members that have said that they go on in a job that has split from this one
+        self._reported = ""  # the first lineage of the other job that was told of last
         self._now = now
 
     # --- what is seen
@@ -167,6 +170,8 @@ class SharedRecord:
                     self._effects += self._election.ask(node, own)
             case Record():
                 self._told(node, message, own, replica)
+            case Report(known=known) if node in self._apart and replica.knows(known):
+                self._apart.discard(node)
             case Hello():
                 self._effects += self._election.greeted(node)
                 self._effects += replica.greet(node, message)
@@ -176,43 +181,76 @@ class SharedRecord:
                 self._effects += self._inquiry.answered(self._now)
             case Witnessed():
                 self._effects += self._witness.heard(node, message, self._standing.record, self._now)
-                if message.lineage in ("", self._lineage):
+                record = self._standing.record
+                if record is not None and kin(record, message.known) not in (Kin.OTHER, Kin.SPLIT):
                     self._effects += replica.greet(node, message)
 
     def _told(self, node: str, told: Record, report: Report, replica: Replica) -> None:
         """Another agent shows its record."""
         own, round_ = self._standing.record, told.round
         shown = replace(round_, worked_s=told.worked_s)
+        relation = replica.kin(round_)
+        if own is not None and own.lineage == round_.lineage and told.apart_from in (own.name, *own.past):
+            relation = Kin.SPLIT  # its agent remembers more than a record
         answer = replica.compare(node, round_)
         if answer is not None:
             self._effects += answer
-        elif own is not None and own.lineage == round_.lineage:
+        elif relation is Kin.NEWER:
             replica.read(shown)
         elif round_.heir is not None:
             pass  # that job is no more
-        elif own is None:
+        elif own is None or self._follows_rather(told, own):
             replica.read(shown)
-        elif not self._standing.is_placed:
-            if self._yields_to(told, own) or (told.stands and not self._stands):
-                replica.read(shown)
-        elif self._standing.cut_off:
-            if told.stands and round_.phase is not Phase.CLOSED:
-                replica.read(shown)  # its world cannot go on: it joins the others as if it had been started again
-        else:
-            self._founded_twice(node, told, report, own, replica)
+        elif not (self._standing.is_placed and self._standing.cut_off):
+            self._meet_another_job(node, told, own, report, replica, has_split=relation is Kin.SPLIT)
 
-    def _founded_twice(self, node: str, told: Record, report: Report, own: Round, replica: Replica) -> None:
-        """There is another job beside that in which this node has a place."""
-        round_ = told.round
-        if self._node in round_.by_node:
+    def _follows_rather(self, told: Record, own: Round) -> bool:
+        """Whether this node leaves the job that it knows for another that it is shown, without asking anybody."""
+        if not self._standing.is_placed:
+            return self._yields_to(told, own) or (told.stands and not self._stands)
+        # If its world cannot go on it joins the others as if it had been started again.
+        return self._standing.cut_off and told.stands and told.round.phase is not Phase.CLOSED
+
+    def _meet_another_job(
+        self, node: str, told: Record, own: Round, report: Report, replica: Replica, *, has_split: bool
+    ) -> None:
+        """There is another job beside that in which this node has a place, or waits for one. `has_split`: the two were
+        one, and have the same name."""
+        if has_split and told.apart_from:
+            self._apart.add(node)
+        elif has_split:
+            self._effects += replica.show(node, apart_from=told.round.name)
+        if self._node in told.round.by_node:
             self._effects.append(do.Say(node, report))  # which tells that it is here
+        if not self._election.leadership.leading or own.is_last:
+            if node not in own.by_node or has_split:  # else it was passed on already
+                self._effects += self._election.pass_on(replace(told, apart_from=""))
+        elif has_split:
+            # This one takes another name, and then one of them gives up, as if it had been founded twice.
+            self._report_two(told, own, "a proof of death was false, a clock stood still, or a host was set back")
+            self._effects += self._election.propose(transitions.split(own, self._node))
+        else:
+            self._report_two(told, own, "its agents could not find each other")
+            self._give_up_one(node, told, own, replica)
+
+    def _report_two(self, told: Record, own: Round, why: str) -> None:
+        """Say once for each other job that two worlds of this one are at work."""
+        other = told.round.split_from or told.round.lineage
+        if other == self._reported or not (own.number and told.round.number):
+            return
+        self._reported = other
+        ours, theirs = describe_record(own, self._worked_s(own)), describe_record(told.round, told.worked_s)
+        self._effects.append(
+            do.Note(f"this job has become two ({why}): one of them gives up. Here: {ours}. There: {theirs}", error=True)
+        )
+
+    def _give_up_one(self, node: str, told: Record, own: Round, replica: Replica) -> None:
+        """This job gives up, or has the other do so."""
+        round_ = told.round
         first = next(iter(round_.members), None)
         # What the two know of each other is not of the same moment, so one of them compares: then both do the same.
         compares = own.lineage < round_.lineage
-        if not self._election.leadership.leading or own.is_last:
-            if node not in own.by_node:  # else it was passed on already
-                self._effects += self._election.pass_on(told)
-        elif not (self._yields_to(told, own) if compares else told.over == own.lineage):
+        if not (self._yields_to(told, own) if compares else told.over == own.lineage):
             self._effects += replica.show(node, over=round_.lineage if compares else "")
             if first is not None:
                 self._search.visit(Address(first.host, first.port), self._now)  # its leader may not be this node
@@ -222,6 +260,10 @@ class SharedRecord:
             self._effects += self._election.propose(transitions.give_up(own, Address(heir.host, heir.port)))
 
     def _yields_to(self, told: Record, own: Round) -> bool:
+        """Whether this job is the one to give up. A quorum of the last record that both have never does."""
+        keeps = the_quorum(own, told.round)
+        if keeps is not None:
+            return keeps is not own
         return transitions.yields_to(own.lineage, self._worked_s(own), told.round.lineage, told.worked_s)
 
     def _worked_s(self, round_: Round) -> float:
@@ -274,6 +316,8 @@ class SharedRecord:
         news = replica.take()
         if news is not None:
             self._worked = (news.worked_s, self._now)
+        if news is not None and news.heir is not None:
+            self._search.look_again(news.heir)
         if news is not None and news.phase is Phase.CLOSED:
             self._effects += self._witness.take_leave(news)
         return news
@@ -393,11 +437,7 @@ class SharedRecord:
         if record is not None and node == record.witness:
             return self._witness.is_out(node, self._now)
         # Whoever is in another job casts no vote in this one.
-        return self._election.silent(node) or self._election.is_elsewhere(node)
-
-    @property
-    def _lineage(self) -> str:
-        return self._standing.record.lineage if self._standing.record is not None else ""
+        return self._election.silent(node) or self._election.is_elsewhere(node) or node in self._apart
 
     @property
     def _heir(self) -> Address | None:

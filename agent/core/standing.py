@@ -11,7 +11,7 @@ from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import WorkerHealth
 from softrun.agent.live.live_calls import LiveCalls
 from softrun.agent.protocol.effects import Result
-from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
+from softrun.agent.protocol.model import NO_RECORD, Member, NodeIntent, Report, Round
 from softrun.agent.rendezvous.leader import Leader
 from softrun.agent.rendezvous.lease_clock import LeaseClock
 
@@ -142,7 +142,7 @@ class Standing:
         report = Report(
             member=own,
             intent=self.intent,
-            lineage=self.record.lineage if self.record is not None else "",
+            known=self.record.id if self.record is not None else NO_RECORD,
             done=done,
             broken_round=self.broken_round,
             reason=self.reason or (leaving.reason if leaving is not None else ""),

@@ -146,8 +146,8 @@ class Driver:
                 self._links.hang_up(node)
             case do.Say(node, message):
                 self._links.say(node, message)
-            case do.Note(text, warning, detail):
-                level = logging.WARNING if warning else logging.DEBUG if detail else logging.INFO
-                logger.log(level, "%s", printable(text, NOTE_CHARACTERS))
+            case do.Note(text, warning, detail, error):
+                usual = logging.WARNING if warning else logging.DEBUG if detail else logging.INFO
+                logger.log(logging.ERROR if error else usual, "%s", printable(text, NOTE_CHARACTERS))
             case do.End():
                 raise AssertionError("End is not an effect to carry out")

@@ -40,6 +40,7 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
     Worker,
 )
 from softrun.agent.protocol.printable import printable
@@ -48,6 +49,7 @@ from softrun.runtime.calls import is_worker
 
 MOST_WORKERS = 1 << 16
 SHORTEST_STEP_S = 1e-9
+MOST_PAST = 64
 LONGEST_HOST = 253
 """The length of the longest name of a host; an address is shorter."""
 
@@ -99,6 +101,15 @@ def _of_round(round_: Round) -> Iterator[str]:
     yield from _of_fields(round_)
     yield from _of_settings(round_.settings)
     yield from _of_members(round_.members)
+    if len(round_.past) > MOST_PAST:
+        yield f"past has {len(round_.past)} names, which is more than {MOST_PAST}"
+    for name in round_.past:
+        yield from _name("past", name)
+    if len(round_.by_proof) > MOST_PAST:
+        yield f"by_proof has {len(round_.by_proof)} records, which is more than {MOST_PAST}"
+    for version, name in round_.by_proof:
+        yield from _number("version in by_proof", version)
+        yield from _name("by_proof", name)
     if round_.worker_store is not None:
         yield from _of_address("worker_store", round_.worker_store)
     for node in round_.lost:
@@ -168,6 +179,7 @@ def _of_workers(whose: str, workers: tuple[Worker, ...]) -> Iterator[str]:
 
 def _of_report(report: Report) -> Iterator[str]:
     yield from _of_fields(report)
+    yield from _of_fields(report.known)
     yield from _of_members((report.member,))
     yield from _local_ranks("done", report.done)
     yield from _of_request("barrier_request", report.barrier_request)
@@ -183,6 +195,15 @@ def _of_message(message: Message) -> Iterator[str]:
         return
     yield from _of_fields(message)
     match message:
+        case Prepare() | Promise() | Accept() | Accepted() | Refused() | Decided():
+            yield from _of_fields(message.after)
+        case Witnessed():
+            yield from _of_fields(message.known)
+        case _:
+            pass
+    match message:
+        case Accept(round=round_, after=after) if not round_.follows(after):
+            yield f"version {round_.version} is no record after version {after.version}"
         case Prepare() | Promise() | Accept() | Accepted() | Decided():
             yield from _of_ballot(message.ballot)
             if isinstance(message, Promise) and message.accepted_in is not None:
@@ -209,7 +230,7 @@ def _of_last_words(round_: Round | None, accepted_in: Ballot | None, accepted: R
         yield "something was accepted in no ballot, or nothing in a ballot"
         return
     yield from _of_ballot(accepted_in)
-    if round_ is not None and (accepted.version, accepted.lineage) != (round_.version + 1, round_.lineage):
+    if round_ is not None and not accepted.follows(round_.id):
         yield f"version {accepted.version} was accepted as the next one after {round_.version}"
 
 

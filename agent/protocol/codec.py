@@ -39,7 +39,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]

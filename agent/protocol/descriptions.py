@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from softrun.agent.protocol.model import Address, JobSettings, Round
 
+MOST_NAMED = 8  # nodes, in a line
+
 
 def describe_round(round_: Round) -> str:
     """Describe a sealed round in one line: its number, its size, and the nodes that were lost."""
     workers = sum(len(m.workers) for m in round_.members)
     lost = f"; lost: {', '.join(round_.lost)}" if round_.lost else ""
     return f"round {round_.number}: {count(len(round_.members), 'node')}, {count(workers, 'worker')}{lost}"
+
+
+def describe_record(round_: Round, worked_s: float) -> str:
+    """Describe a record in a few words, so that it can be told from another: its version, its world and who is in it.
+    `worked_s`: for how long its job has had a world."""
+    nodes = ", ".join(m.node for m in round_.members[:MOST_NAMED])
+    more = f" and {len(round_.members) - MOST_NAMED} more" if len(round_.members) > MOST_NAMED else ""
+    return f"version {round_.version}, round {round_.number} of {nodes or 'nobody'}{more}, {worked_s:.1f} s of work"
 
 
 def count(number: int, thing: str) -> str:

@@ -242,11 +242,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log: what was decided, and why. `detail`: logged at level DEBUG."""
+    """A line for the log: what was decided, and why. `detail`: logged at level DEBUG. `error`: at level ERROR, because
+    it must not happen."""
 
     text: str
     warning: bool = False
     detail: bool = False
+    error: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from softrun.agent.protocol.live import Calls, Verdict
 from softrun.runtime.events import Preemption, WorkerFault
@@ -72,13 +73,24 @@ class BarrierAnswer:
     step_s: float = 0.0
 
 
+class RecordId(NamedTuple):
+    """Which record is meant. Its name alone tells; the rest places it among the others."""
+
+    lineage: str = ""
+    version: int = 0  # 0: none
+    name: str = ""
+
+
+NO_RECORD = RecordId()
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a node says of itself to its leader or, if it leads, to its followers. The newest one holds."""
 
     member: Member
     intent: NodeIntent
-    lineage: str = ""  # of the record that it knows; a newcomer joins only that job
+    known: RecordId = NO_RECORD  # the record that it knows; a newcomer joins only that job
     done: tuple[int, ...] = ()  # local ranks of workers that exited 0: never part of a later world
     broken_round: int = 0  # the last world that one of its workers found broken; 0: none
     reason: str = ""  # of FAILED: why the job is to end; if it leaves, why it does
@@ -168,6 +180,23 @@ class Round:
     preemption: Preemption | None = None  # if all workers leave for good, and the job goes on later
     worked_s: float = field(default=0.0, compare=False)
     """For how many seconds the job had had a world when this was proposed, by the clocks of those that led it."""
+    name: str = field(default="", compare=False)
+    """Given to it by the agent that made it, and to no other; "" if a store keeps the record."""
+    past: tuple[str, ...] = field(default=(), compare=False)
+    """The names of those before it, the last one first, as far back as `softrun.agent.consensus.descent.IN_RECORD`."""
+    by_proof: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    """The versions and names of the last records up to it that less than a quorum made, since all others had ended."""
+    split_from: str = ""
+    """The first name of its lineage, if it was found that two jobs had that name; else ""."""
+
+    @property
+    def id(self) -> RecordId:
+        """Tells it from all others."""
+        return RecordId(self.lineage, self.version, self.name)
+
+    def follows(self, before: RecordId) -> bool:
+        """Return whether it is the next one after that."""
+        return self.version == before.version + 1 and self.past[:1] == (before.name,)
 
     @property
     def edition(self) -> int:
@@ -231,19 +260,21 @@ class Hello:
     """
 
     report: Report
-    version: int = 0  # of the newest record that the sender knows; 0: none
-    lineage: str = ""  # of that record
     promises: Ballot | None = None
     beat: Beat | None = None
+
+    @property
+    def known(self) -> RecordId:
+        """The newest record that the sender knows."""
+        return self.report.known
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Asks a member to accept nothing from lower ballots any more, as version `version` of the record."""
+    """Asks a member of the record `after` to accept nothing from lower ballots any more, as the one after it."""
 
-    version: int
     ballot: Ballot
-    lineage: str = ""  # of the record that is voted on
+    after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,46 +282,44 @@ class Promise:
     """Answers Prepare: nothing from lower ballots will be accepted. `accepted` is what was accepted last, if anything,
     in ballot `accepted_in`."""
 
-    version: int
     ballot: Ballot
     accepted_in: Ballot | None = None
     accepted: Round | None = None
-    lineage: str = ""  # of the record that is voted on
+    after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Asks a member to accept this as the next record. A node that is not a member keeps it until Decided."""
+    """Asks a member of the record `after` to accept this as the next one. Who is no member keeps it until Decided."""
 
     ballot: Ballot
     round: Round
+    after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """Answers Accept."""
 
-    version: int
     ballot: Ballot
-    lineage: str = ""  # of the record that is voted on
+    after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Answers Prepare or Accept: a higher ballot was promised."""
 
-    version: int
     promised: Ballot
-    lineage: str = ""  # of the record that is voted on
+    after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was to be accepted in this ballot is the record now."""
+    """What was to be accepted in this ballot is the record now, after this one. `by_proof`: see `Round`."""
 
-    version: int
     ballot: Ballot
-    lineage: str = ""  # of the record that is voted on
+    after: RecordId = NO_RECORD
+    by_proof: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,21 +328,22 @@ class Record:
 
     `stands`: the sender is sure that it is the newest, or follows an agent that leads by it. `worked_s`: for how many
     seconds the job has had a world by now. `over`: the lineage of a job that has had one for a shorter time, and is to
-    give up for this one.
+    give up for this one. `apart_from`: the name of a record of the receiver's that should be one of those before it,
+    and is not.
     """
 
     round: Round
     stands: bool = False
     worked_s: float = 0.0
     over: str = ""
+    apart_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """Answers a Beat, a Hello or a Record: its sender is a witness, and this is the record that it holds."""
+    """Answers a Beat, a Hello or a Record: its sender is a witness, and this is the record that it holds, if any."""
 
-    version: int = 0  # 0: none
-    lineage: str = ""
+    known: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)

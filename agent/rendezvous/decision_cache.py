@@ -37,8 +37,8 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         return True
     if missed:
         return False
-    if before is None or before.lineage != report.lineage:
-        plain = Report(report.member, NodeIntent.READY, report.lineage, sequence=report.sequence, told=report.told)
+    if before is None or before.known.lineage != report.known.lineage:
+        plain = Report(report.member, NodeIntent.READY, report.known, sequence=report.sequence, told=report.told)
         return report == plain and heard < decision.crowd
     others_owe = decision.unanswered not in ("", report.member.node)
     same = replace(
@@ -56,6 +56,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         verdicts=report.verdicts,
         asks=report.asks,
         heeds=report.heeds if decision.is_idle and not decision.crowd else before.heeds,
+        known=report.known,  # of the same job
         told=report.told,  # only the number of the next world
         never_came=report.never_came,
     )

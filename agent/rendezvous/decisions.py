@@ -118,7 +118,7 @@ class _Case:
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
         return {
-            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead, self.round.lineage)
+            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead, self.round)
             for m in self.round.members
         }
 
@@ -451,7 +451,7 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
         if report.intent is NodeIntent.READY
-        and report.lineage == round_.lineage
+        and member_status.joins(report, round_)
         and not report.leaving
         and report.member.life not in placed
         and node not in dead

@@ -15,10 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
+from softrun.agent.consensus.descent import Kin, kin
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Ballot, Beat, Hello, LastWords, Member, Message, Phase, Record, Report, Round
+from softrun.agent.protocol.model import (
+    NO_RECORD,
+    Ballot,
+    Beat,
+    Hello,
+    LastWords,
+    Member,
+    Message,
+    Phase,
+    Record,
+    Report,
+    Round,
+)
 from softrun.agent.rendezvous import member_status, transitions
 from softrun.agent.rendezvous.decisions import LeaderTimeouts
 from softrun.agent.rendezvous.leader import Leader
@@ -85,6 +98,8 @@ class Election:
         for member in round_.members:
             if member.lease_number:
                 self._liveness.holds(member.node, member.lease_number)
+            if self._agrees and before is not None and member.node not in before.by_node:
+                self._liveness.mark_back(member.node)  # if it was not gone; nobody returns under its name
         effects = self.leadership.adopt(round_, self._now)
         return [*effects, *self._grant_all()] if stands_now and proposed else effects
 
@@ -113,8 +128,7 @@ class Election:
 
     def _is_behind(self, hello: Hello) -> bool:
         """Whether its sender does not know this record yet."""
-        record = self._record
-        return record is not None and hello.lineage == record.lineage and hello.version < record.version
+        return self._record is not None and hello.known.version > 0 and kin(self._record, hello.known) is Kin.OLDER
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
         first = self.leases.heard(node, beat, self._now)
@@ -130,7 +144,7 @@ class Election:
         if beat.asks:
             effects.append(self._say_beat(node))
         if returned or node not in self.leadership.reports:
-            effects.append(do.Say(node, self._hello(own)))  # its last report may no longer hold, or be forgotten here
+            effects.append(do.Say(node, Hello(own)))  # its last report may no longer hold, or be forgotten here
         return effects
 
     def _lead_on(self) -> list[Effect]:
@@ -148,19 +162,14 @@ class Election:
         leads, follows = self.leadership.leading and not ending, node == self._following and not ending
         return self.leases.beat(node, self._now, leads=leads, follows=follows, asks=asks)
 
-    def _hello(self, own: Report) -> Hello:
-        record = self._record
-        return Hello(own, record.version, record.lineage) if record is not None else Hello(own)
-
     def link_up(self, node: str, own: Report) -> list[Effect]:
         """Note that the link dialled to `node` is up. Returns the first report on it."""
         if node != self._following:
             return []
         self._liveness.heard(node, self._now)  # its agent has answered
         self._link_up, self._redial_at = True, None
-        hello = self._hello(own)
         self._beat_at = self._now + self._interval_s
-        return [do.Say(node, replace(hello, promises=self.promise(node), beat=self._next_beat(node, asks=True)))]
+        return [do.Say(node, Hello(own, self.promise(node), self._next_beat(node, asks=True)))]
 
     def found(self, node: str, own: Report, shown: Sequence[Effect] = ()) -> Sequence[Effect]:
         """Note a link to a node that this agent does not follow. Returns the first message on it.
@@ -171,11 +180,11 @@ class Election:
             return []
         self._found[node] = False
         self._liveness.heard(node, self._now)  # its agent has answered
-        return shown or [do.Say(node, self._hello(own))]
+        return shown or [do.Say(node, Hello(own))]
 
     def ask(self, node: str, own: Report) -> list[Effect]:
         """Return the effect that asks `node` for the record that it knows."""
-        return [do.Say(node, self._hello(own))]
+        return [do.Say(node, Hello(own))]
 
     def pass_on(self, record: Record) -> list[Effect]:
         """Return the effects that show the record of another job to the leader of this one, if it is in touch."""
@@ -220,15 +229,13 @@ class Election:
 
     def is_elsewhere(self, node: str) -> bool:
         """Return whether `node` has said that it is in another job, which was founded beside this one."""
-        report = self.leadership.reports.get(node)
-        return (
-            report is not None and self._record is not None and member_status.is_elsewhere(report, self._record.lineage)
-        )
+        report, record = self.leadership.reports.get(node), self._record
+        return report is not None and record is not None and member_status.is_elsewhere(report, record)
 
     def is_jobless(self, node: str) -> bool:
         """Return whether a node has said that it has no job, since a link was made to find it."""
         report = self.leadership.reports.get(node)
-        return self._found.get(node, False) and report is not None and report.lineage == ""
+        return self._found.get(node, False) and report is not None and report.known == NO_RECORD
 
     def in_touch(self, node: str) -> bool:
         """Return whether there is a link with `node`, on which it has spoken lately."""
@@ -287,7 +294,7 @@ class Election:
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
-        return member_status.status_of(member, self._report_of(member, own), dead, own.lineage)
+        return member_status.status_of(member, self._report_of(member, own), dead, self._record)
 
     def _report_of(self, member: Member, own: Report) -> Report | None:
         return own if member.node == self._node else self.leadership.reports.get(member.node)
@@ -375,7 +382,7 @@ class Election:
             return []
         before, self._said = self._said, own
         self.leadership.hear(own)
-        if before is not None and own == replace(before, told=own.told, sequence=own.sequence):
+        if before is not None and _is_no_news(own, before):
             return []
         to_leader = [do.Say(self._following, own)] if self._following is not None and self._link_up else []
         return [*to_leader, do.Say(None, own)]
@@ -457,3 +464,9 @@ class Election:
         if self._following is not None and self._link_up:
             return [self._say_beat(self._following, asks=True)]
         return []
+
+
+def _is_no_news(own: Report, before: Report) -> bool:
+    """Whether it says no more than the last report, but for what nobody waits for."""
+    same_job = own.known.lineage == before.known.lineage
+    return same_job and own == replace(before, told=own.told, known=own.known, sequence=own.sequence)

@@ -147,7 +147,7 @@ class Leader:
             report = self.reports.get(member.node)
             # The record knows a later life; or it was said in another job, which one of both has left since.
             if report is not None and (
-                ranks.outdated(report.member, member) or member_status.is_elsewhere(report, round_.lineage)
+                ranks.outdated(report.member, member) or member_status.is_elsewhere(report, round_)
             ):
                 del self.reports[member.node]
         if self._used_store is not None and (

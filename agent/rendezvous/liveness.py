@@ -123,6 +123,10 @@ class Liveness:
         """Note that the process of `node` is certainly gone, until it is heard again."""
         self._gone.add(node)
 
+    def mark_back(self, node: str) -> None:
+        """Note that others have taken `node` in again, so its process was not gone."""
+        self._gone.discard(node)
+
     def mark_refused(self, node: str, now: float) -> None:
         """Note that a link to `node` was refused: it counts as dead until it is heard again, which proves nothing."""
         self._refused[node] = now + self.tolerance_s

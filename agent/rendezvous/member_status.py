@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from softrun.agent.consensus.descent import Kin, kin
 from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
 
 
@@ -17,8 +18,8 @@ class MemberStatus(Enum):
     LOST = "lost"  # dead
 
 
-def status_of(member: Member, report: Report | None, dead: bool, lineage: str) -> MemberStatus:
-    """Return the status of a member of the job of this lineage.
+def status_of(member: Member, report: Report | None, dead: bool, record: Round | None) -> MemberStatus:
+    """Return the status of a member of this record.
 
     `report` is its newest, None if it was not heard; `dead`: it is taken for dead.
     """
@@ -28,14 +29,19 @@ def status_of(member: Member, report: Report | None, dead: bool, lineage: str) -
         return MemberStatus.LOST
     if report is None:
         return MemberStatus.UNHEARD
-    if report.member.life != member.life or report.intent is not NodeIntent.READY or is_elsewhere(report, lineage):
+    if report.member.life != member.life or report.intent is not NodeIntent.READY or is_elsewhere(report, record):
         return MemberStatus.WITHDRAWN
     return MemberStatus.STAYS
 
 
-def is_elsewhere(report: Report, lineage: str) -> bool:
-    """Return whether a node that was in the job of this lineage says that it is in another, founded beside it."""
-    return report.lineage not in ("", lineage)
+def is_elsewhere(report: Report, record: Round | None) -> bool:
+    """Return whether a node that was in the job of this record says that it is in another, which goes on beside it."""
+    return record is not None and report.known.version > 0 and kin(record, report.known) in (Kin.OTHER, Kin.SPLIT)
+
+
+def joins(report: Report, record: Round) -> bool:
+    """Return whether a node that has no place in this record says that it knows the job, and can be in its next one."""
+    return report.known.version > 0 and kin(record, report.known) in (Kin.SAME, Kin.OLDER)
 
 
 def goes_on(round_: Round, report: Report) -> bool:

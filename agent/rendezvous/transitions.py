@@ -21,6 +21,7 @@ below. An agent that loses the race sees a higher version and goes on from there
   `fall_short` keep that.
 - `decide`: the workers' calls have an answer, under `--commit durable`; the world stays as it is.
 - `attest`: another witness, or none, votes on the next record; the world stays as it is.
+- `split`: two records follow the same one; this one goes on under another name, as a job of its own.
 - `close`: the job is over.
 - `give_up`: it was founded twice, by nodes that did not know of each other, and goes on as the other one.
 """
@@ -152,6 +153,18 @@ def decide(round_: Round, verdicts: tuple[Verdict, ...]) -> Round:
         leave_after=round_.leave_after,
         verdicts=verdicts,
         decided=round_.decided + 1,
+    )
+
+
+def split(round_: Round, node: str) -> Round:
+    """Return the same record as one of another job, named after `node`, because its name is that of two."""
+    following = _next(round_)
+    return replace(
+        following,
+        lost=round_.lost,
+        leave_after=round_.leave_after,
+        lineage=f"{node}/{following.version}",
+        split_from=round_.split_from or round_.lineage,
     )
 
 

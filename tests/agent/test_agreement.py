@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from values import member, opened, ready
+from values import member, of_job, opened, ready
 
 from softrun.agent.consensus import quorum, replica, witness
 from softrun.agent.consensus.replica import Peers, Replica
@@ -122,7 +122,7 @@ class Cluster:
         self.under_way: list[tuple[str, str, Message]] = []
         self.decided: dict[tuple[str, int], Round] = {}
         self._made = 0
-        first = replace(opened(*(member(name) for name in self.names)), lineage="a@1", witness=self.witnesses[:1])
+        first = of_job("a@1", opened(*(member(name) for name in self.names)), witness=self.witnesses[:1])
         for node in self.nodes.values():
             if not isinstance(node, Third):
                 node.replica.read(first)
@@ -167,7 +167,7 @@ class Cluster:
             return
         if isinstance(node, Third):
             known = node.witness.record
-            knows = Witnessed(known.version, known.lineage) if known is not None else Witnessed()
+            knows = Witnessed(known.id) if known is not None else Witnessed()
             self.under_way.append((name, target, knows))
             return
         record = node.record
@@ -175,7 +175,7 @@ class Cluster:
             self.under_way.append((name, target, Record(record)))
         else:
             promise = node.replica.promise_ahead(target) if follows else None
-            hello = Hello(ready(member(name)), record.version, record.lineage, promise)
+            hello = Hello(ready(member(name), record.id), promise)
             self.under_way.append((name, target, hello))
 
     def suspect(self, name: str, target: str) -> None:

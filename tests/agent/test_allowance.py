@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from values import JOB, member, sealed
+from values import JOB, following, member, of_job, sealed
 
 from softrun.agent.consensus.leases import DRIFT
 from softrun.agent.core.allowance import HOLD, NO_BOUND, PAST, Allowance
@@ -115,7 +115,7 @@ class Agent:
         self.answer: Callable[[Beat], Beat | None] = lambda _: None
         self.engine = Engine(config, load_policy("soft"), self.now)
         order = (member("a"), member("b")) if leader == "a" else (member("b"), member("a"))
-        self.see(saw.Heard("b", Record(replace(sealed(*order), settings=job), stands=True)))
+        self.see(saw.Heard("b", Record(of_job("b@1", sealed(*order), settings=job), stands=True)))
 
     def see(self, *seen: saw.Observation) -> None:
         """Take this in, and what is answered to it."""
@@ -140,7 +140,7 @@ def leading(beat: Beat) -> Beat:
     return Beat(beat.at, beat.at, TOLERANCE_S, leads=True)
 
 
-def following(beat: Beat) -> Beat:
+def as_follower(beat: Beat) -> Beat:
     return Beat(beat.at, beat.at, TOLERANCE_S)
 
 
@@ -171,7 +171,7 @@ def test_a_follower_counts_from_when_it_said_what_its_leader_has_answered() -> N
 
 def test_a_leader_counts_from_when_it_said_what_the_last_member_has_answered() -> None:
     agent = Agent(leader="a")
-    agent.answer = following
+    agent.answer = as_follower
     agent.see(saw.Heard("b", Hello(Report(member("b"), NodeIntent.READY))))
     assert agent.allowed == Allow(PAST, 100.0 + TOLERANCE_S), "a follower beats first"
     beats = saw.Heard("b", Beat(1.0, 0.0, TOLERANCE_S, asks=True))
@@ -191,7 +191,7 @@ def test_nobody_gets_time_in_a_world_that_the_others_have_left() -> None:
     touched = in_touch(agent)
     before = agent.engine.record
     assert before is not None
-    alone = replace(before, version=before.version + 1, number=before.number + 1, members=(member("b"),), lost=("a",))
+    alone = following(before, number=before.number + 1, members=(member("b"),), lost=("a",))
     agent.see(saw.Heard("b", Record(alone, stands=True)))
     agent.go_on(110.0)
     assert in_touch(agent) == touched, "its workers have not said that they have left"

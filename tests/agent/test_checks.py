@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scenarios.player import Player, read
-from values import JOB, STORE, member, opened, ready, sealed
+from values import JOB, STORE, following, member, of_job, opened, ready, sealed
 
 from simulation.chaos import run_seed
 from softrun.agent.core.engine import Engine
@@ -40,6 +40,7 @@ from softrun.agent.protocol.model import (
     Prepare,
     Promise,
     Record,
+    RecordId,
     Refused,
     Report,
     Round,
@@ -54,7 +55,9 @@ from softrun.runtime.events import Interruption, WorkerFault
 SEEDS = range(16)
 MUTATED = 10_000
 A, B = member("a", workers=2), member("b")
-WORLD = sealed(A, B)
+WORLD = of_job("a@1", sealed(A, B))
+NEXT = following(WORLD)
+AFTER = WORLD.id
 REPORT = ready(A, sequence=7, barrier_answer=BarrierAnswer((2, 0), 9, 10, all=True, step_s=0.2))
 FAULT = WorkerFault(round=1, text="fault of rank 0", causes=((0, Interruption.EXCEPTION),), depth=1)
 
@@ -169,10 +172,17 @@ IMPOSSIBLE: dict[str, tuple[Round | Report, str]] = {
 
 
 SAID: tuple[Message, ...] = (
-    *(Beat(), Beat(1.5, 2.5, 5.0), REPORT, Hello(REPORT, 3, "a", (1, "b"), Beat()), Record(WORLD), Witnessed(3, "a")),
-    *(Prepare(3, (1, "a")), Promise(3, (1, "a")), Promise(3, (1, "a"), (0, "b"), WORLD), Accept((0, "a"), WORLD)),
+    *(
+        Beat(),
+        Beat(1.5, 2.5, 5.0),
+        REPORT,
+        Hello(replace(REPORT, known=WORLD.id), (1, "b"), Beat()),
+        Record(WORLD),
+        Witnessed(WORLD.id),
+    ),
+    *(Prepare((1, "a"), AFTER), Promise((1, "a"), after=AFTER), Promise((1, "a"), (0, "b"), NEXT, AFTER)),
+    *(Accept((0, "a"), NEXT, AFTER), Accepted((1, "a"), AFTER), Refused((2, "b"), AFTER), Decided((1, "a"), AFTER)),
     *(Calls(3, ("a/0",), 1, (Made(0, Way.BARRIER, "1", "x.py:3"),)), Verdict(3, (), 1, Way.EXIT, ok=True)),
-    *(Accepted(3, (1, "a")), Refused(3, (2, "b")), Decided(3, (1, "a"))),
 )
 NOBODYS = replace(WORLD, members=())
 NOT_SAID: dict[str, tuple[Message, str]] = {
@@ -180,24 +190,26 @@ NOT_SAID: dict[str, tuple[Message, str]] = {
     "an echo": (Beat(0, math.inf), "echo inf"),
     "a grant": (Beat(0, 0, -1.0), "grant_s -1"),
     "a report": (Hello(replace(REPORT, sequence=-1)), "a report cannot be meant: sequence -1"),
-    "a version": (Hello(REPORT, -1), "kind Hello cannot be meant: version -1"),
-    "a lineage": (Hello(REPORT, 1, "\0"), "lineage"),
-    "a promise": (Hello(REPORT, 1, "a", (-1, "a")), "ballot -1"),
+    "a version": (Hello(replace(REPORT, known=RecordId("a", -1, "n"))), "a report cannot be meant: version -1"),
+    "a lineage": (Hello(replace(REPORT, known=RecordId("\0", 1, "n"))), "lineage"),
+    "a promise": (Hello(REPORT, (-1, "a")), "ballot -1"),
     "a beat in a hello": (Hello(REPORT, beat=Beat(math.nan)), "kind Hello cannot be meant: at nan"),
     "a record": (Record(NOBODYS), "has no members"),
     "a record to accept": (Accept((0, "a"), NOBODYS), "has no members"),
-    "a record that was accepted": (Promise(3, (0, "a"), (0, "a"), NOBODYS), "has no members"),
-    "a ballot": (Prepare(3, (-1, "a")), "kind Prepare cannot be meant: ballot -1"),
-    "a ballot of nobody": (Accept((0, ""), WORLD), "node of a ballot is empty"),
-    "an accepted ballot": (Promise(3, (0, "a"), (HUGE, "a")), "ballot"),
-    "a ballot accepted": (Accepted(-1, (0, "a")), "version -1"),
+    "a record that does not follow": (Accept((0, "a"), NEXT, NEXT.id), "version 3 is no record after version 3"),
+    "one with another name": (Accept((0, "a"), NEXT, RecordId("a@1", 2, "?")), "is no record after"),
+    "a record that was accepted": (Promise((0, "a"), (0, "a"), NOBODYS), "has no members"),
+    "a ballot": (Prepare((-1, "a")), "kind Prepare cannot be meant: ballot -1"),
+    "a ballot of nobody": (Accept((0, ""), NEXT, AFTER), "node of a ballot is empty"),
+    "an accepted ballot": (Promise((0, "a"), (HUGE, "a")), "ballot"),
+    "a ballot accepted": (Accepted((0, "a"), RecordId("a", -1, "n")), "version -1"),
     "a scope": (Calls(1, ("a",), 1, ()), "scope names 'a', which is no worker"),
     "departed": (Calls(1, (), 0, (), (1, 1)), "departed have one twice"),
     "who is gone": (Verdict(1, (), 1, Way.EXIT, gone=("\n/1",)), "gone names '\\n/1', which is no worker"),
     "a tag": (Verdict(1, (), 1, Way.ENTRY, tags=(("a/1", "x" * 600),)), "tag has 600 characters"),
-    "a ballot promised": (Refused(1, (0, "\n")), "node of a ballot"),
-    "what a witness holds": (Witnessed(-1, "a"), "version -1"),
-    "a decision": (Decided(1, (0, "x" * (LONGEST_NAME + 1))), "node of a ballot has 513"),
+    "a ballot promised": (Refused((0, "\n")), "node of a ballot"),
+    "what a witness holds": (Witnessed(RecordId("a", -1, "n")), "version -1"),
+    "a decision": (Decided((0, "x" * (LONGEST_NAME + 1))), "node of a ballot has 513"),
 }
 
 

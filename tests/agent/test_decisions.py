@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from values import JOB, STORE, member, opened, ready, sealed
+from values import JOB, STORE, following, known, member, of_job, opened, ready, sealed
 
-from softrun.agent.protocol.model import BarrierAnswer, NodeIntent, Phase, Report, Round, Worker
+from softrun.agent.protocol.model import NO_RECORD, BarrierAnswer, NodeIntent, Phase, Report, Round, Worker
 from softrun.agent.rendezvous import decision_cache, decisions, member_status, transitions
 from softrun.agent.rendezvous.decisions import Decision, LeaderTimeouts, LeaderTimers
 from softrun.agent.rendezvous.member_status import MemberStatus
@@ -75,7 +75,7 @@ def test_who_has_become_another_incarnation_comes_last() -> None:
 
 
 def test_a_report_of_an_earlier_life_than_the_record_says_is_never_used() -> None:
-    assert member_status.status_of(member("a", incarnation=2), None, dead=False, lineage="") is MemberStatus.UNHEARD
+    assert member_status.status_of(member("a", incarnation=2), None, dead=False, record=None) is MemberStatus.UNHEARD
 
 
 def test_newcomers_who_wait_fill_the_place_of_the_lost() -> None:
@@ -131,10 +131,11 @@ def test_newcomers_are_admitted_in_the_order_in_which_they_came() -> None:
 
 def test_a_newcomer_joins_the_job_that_it_knows_and_no_other() -> None:
     """One that has another record would not enter the world, and all others would wait for it there."""
-    world = replace(sealed(A), lineage="a@1")
-    assert decide(world, ready(A), ready(B)).reason == "nothing to do"
-    assert decide(world, ready(A), ready(B, lineage="b@1")).reason == "nothing to do"
-    assert decide(world, ready(A), ready(B, lineage="a@1")).reason == "2 nodes, last call"
+    world = of_job("a@1", sealed(A))
+    for other in (NO_RECORD, known(2, "b@1"), following(world).id, replace(world, name="?").id):
+        assert decide(world, ready(A, world.id), ready(B, other)).reason == "nothing to do"
+    for same in (world.id, known(1, "a@1")):
+        assert decide(world, ready(A, world.id), ready(B, same)).reason == "2 nodes, last call"
 
 
 def test_a_world_has_a_higher_number_than_all_that_its_members_were_in() -> None:

@@ -134,7 +134,7 @@ def proposals(effects: list[do.Effect]) -> list[Round]:
 def test_a_new_link_begins_with_what_it_knows_and_a_beat_that_asks_for_one() -> None:
     agent = Agent(C)
     beat = Beat(at=10.0, grant_s=5.0, asks=True)
-    hello = Hello(agent.own, WORLD.version, WORLD.lineage, beat=beat)
+    hello = Hello(agent.own, beat=beat)
     assert said(agent.election.link_up("a", agent.own)) == [("a", hello)]
     assert said(agent.election.link_up("b", agent.own)) == [], "it follows another"
 
@@ -157,7 +157,7 @@ def test_the_first_beat_of_its_leader_is_returned_at_once() -> None:
 
 def test_the_beat_of_a_hello_is_answered_as_any_other_and_whoever_says_hello_is_asked_for_nothing() -> None:
     agent = Agent(A)
-    hello = Hello(ready(B), WORLD.version, WORLD.lineage, beat=Beat(at=7.0, asks=True))
+    hello = Hello(ready(B, WORLD.id), beat=Beat(at=7.0, asks=True))
     answers = [("b", agent.own), ("b", Beat(at=10.0, echo=7.0, grant_s=0.0, leads=True))]
     assert agent.hear("b", hello) == answers
     agent.now = 100.0  # nobody has heard it for long
@@ -166,7 +166,7 @@ def test_the_beat_of_a_hello_is_answered_as_any_other_and_whoever_says_hello_is_
 
 def test_whoever_beats_without_having_reported_is_greeted() -> None:
     agent = Agent(A)
-    assert agent.hear("b", Beat(at=7.0)) == [("b", Hello(agent.own, WORLD.version, WORLD.lineage))]
+    assert agent.hear("b", Beat(at=7.0)) == [("b", Hello(agent.own))]
     assert Agent(A, record=None).hear("b", Beat(at=7.0)) == [("b", Hello(ready(A)))]
 
 
@@ -208,7 +208,7 @@ def test_a_member_whose_lease_is_to_end_is_granted_none_by_its_leader() -> None:
     for now in range(7):
         election.look(float(now))
         for report in others if now == 0 else others[:1]:
-            election.hear(report.member.node, Hello(report, leased.version), own)
+            election.hear(report.member.node, Hello(replace(report, known=leased.id)), own)
             election.hear(report.member.node, Beat(1.0, echo=max(now, 0.1), grant_s=5.0), own)
         effects += election.advance(leased, own, seeks=False)
     assert do.EndLease("c", 1, by=1, version=leased.version) in effects
@@ -262,7 +262,7 @@ def test_one_that_has_refused_is_left_alone_while_the_next_leads() -> None:
 
 def test_a_node_that_was_found_is_greeted_and_by_a_leader_shown_the_record() -> None:
     agent = Agent(C)
-    assert said(agent.election.found("d", agent.own)) == [("d", Hello(agent.own, WORLD.version, WORLD.lineage))]
+    assert said(agent.election.found("d", agent.own)) == [("d", Hello(agent.own))]
     assert said(agent.election.found("a", agent.own)) == [], "it follows that one"
     assert said(agent.election.found("c", agent.own)) == [], "that is this agent"
     assert said(Agent(C, record=None).election.found("d", agent.own)) == [("d", Hello(agent.own))]
@@ -280,7 +280,7 @@ def test_a_link_to_a_node_that_turns_out_to_be_the_leader_is_kept() -> None:
     assert not hung_up(effects)
     assert agent.election.hears_leader()
     beat = Beat(at=10.0, grant_s=5.0, asks=True)
-    assert ("a", Hello(agent.own, WORLD.version, WORLD.lineage, beat=beat)) in said(effects)
+    assert ("a", Hello(agent.own, beat=beat)) in said(effects)
 
 
 def test_a_link_to_another_is_closed_once_it_has_answered() -> None:

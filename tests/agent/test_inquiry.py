@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from one_engine import Agent, said, sought
-from values import member, sealed
+from values import member, of_job, sealed
 
 from softrun.agent.consensus.inquiry import ANSWER_S, LASTS_S, Inquiry
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import HangUp
-from softrun.agent.protocol.model import Address, Hello, Record, Witnessed
+from softrun.agent.protocol.model import NO_RECORD, Address, Hello, Record, Witnessed
 
 ONE, PLACE = Address("host1", 29400), Address("host-w", 29400)
 
@@ -34,7 +32,7 @@ def hung_up(effects: list[do.Effect]) -> list[str]:
 def test_a_founder_asks_it_first_and_founds_the_job_if_it_knows_of_none() -> None:
     agent = asking()
     ((node, hello),) = said(agent.see(saw.Found(PLACE, "w")), Hello)
-    assert (node, hello.version) == ("w", 0)
+    assert (node, hello.known) == ("w", NO_RECORD)
     assert agent.engine.record is None
     effects = agent.see(saw.Heard("w", Witnessed()))
     assert agent.engine.record is not None
@@ -46,11 +44,11 @@ def test_the_job_that_it_knows_of_is_joined() -> None:
     """Nobody of it may be left at an endpoint."""
     agent = asking()
     agent.see(saw.Found(PLACE, "w"))
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    shown = of_job("b@1", sealed(member("b")), settings=agent.job)
     effects = agent.see(saw.Heard("w", Record(shown)))
     assert agent.engine.record == shown
     assert [effect.member.node for effect in effects if isinstance(effect, do.Dial)] == ["b"]
-    assert hung_up(agent.see(saw.Heard("w", Witnessed(shown.version, "b@1")))) == ["w"]
+    assert hung_up(agent.see(saw.Heard("w", Witnessed(shown.id)))) == ["w"]
     agent.go_on(20.0)
     assert agent.engine.record == shown
 
@@ -59,8 +57,8 @@ def test_the_job_that_it_knows_of_begins_anew_if_none_of_its_agents_is_found_for
     """All may have been killed at once, with what would tell of it."""
     agent = asking()
     agent.see(saw.Found(PLACE, "w"))
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
-    known = saw.Heard("w", Witnessed(shown.version, "b@1"))
+    shown = of_job("b@1", sealed(member("b")), settings=agent.job)
+    known = saw.Heard("w", Witnessed(shown.id))
     agent.see(saw.Heard("w", Record(shown)), known)
     while agent.engine.record == shown:
         due = agent.engine.deadline()
@@ -93,7 +91,7 @@ def test_if_it_does_not_answer_the_job_is_founded_without_it_soon() -> None:
 def test_whoever_has_found_the_job_meanwhile_has_nothing_to_ask() -> None:
     agent = asking()
     agent.see(saw.Found(PLACE, "w"))
-    shown = replace(sealed(member("b"), member("a")), settings=agent.job, lineage="b@1")
+    shown = of_job("b@1", sealed(member("b"), member("a")), settings=agent.job)
     assert hung_up(agent.see(saw.Heard("b", Record(shown, stands=True)))) == ["w"]
 
 

@@ -67,6 +67,15 @@ def test_a_process_that_is_gone_is_dead_at_once_until_it_is_heard() -> None:
     assert not liveness.dead("a", 1.0)
 
 
+def test_nor_is_it_once_others_have_taken_it_in_again() -> None:
+    """The proof was false; this agent may never hear that one itself."""
+    liveness = fresh()
+    liveness.mark_gone("a")
+    liveness.mark_back("a")
+    assert not liveness.dead("a", 0.0)
+    assert not liveness.gone("a")
+
+
 def test_release_forgets_the_living_and_remembers_the_dead() -> None:
     liveness = fresh()
     liveness.watch("dead", 0.0)

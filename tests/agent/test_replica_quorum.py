@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, B, C, D, after
-from values import member, sealed
+from values import member, of_job, sealed
 
 from softrun.agent.protocol.model import (
     Accept,
@@ -21,21 +21,21 @@ from softrun.agent.protocol.model import (
 
 
 def test_without_a_silent_member_a_quorum_is_needed() -> None:
-    agent = Agent("a", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent = Agent("a", record=of_job(JOB, sealed(A, B, C, D)))
     following = after(agent.record, A, B, C)
     agent.silent.add("d")
     agent.propose(following)
-    agent.hear("b", Accepted(3, FAST))
+    agent.hear("b", Accepted(FAST))
     assert agent.record != following, "a and b are enough, but c is not silent"
     agent.silent.add("c")
-    assert agent.learn() == [(None, Decided(3, FAST))]
+    assert agent.learn() == [(None, Decided(FAST))]
 
 
 @pytest.mark.parametrize(("node", "silent", "decides"), [("a", "cd", True), ("c", "ab", False), ("b", "cd", False)])
 def test_exactly_half_go_on_without_the_silent_ones_only_with_the_first_member(
     node: str, silent: str, decides: bool
 ) -> None:
-    agent = Agent(node, record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent = Agent(node, record=of_job(JOB, sealed(A, B, C, D)))
     agent.silent |= set(silent)
     if node == "b":
         agent.silent.add("a")  # the first member does not answer, either
@@ -69,7 +69,7 @@ def test_those_that_have_ended_are_not_waited_for_even_if_they_are_many() -> Non
     agent.bury("b")
     agent.propose(after(FIRST, A))
     assert agent.record == FIRST
-    assert agent.bury("c") == [(None, Decided(3, FAST))]
+    assert agent.bury("c") == [(None, Decided(FAST))]
 
 
 def test_that_nobody_listens_any_more_proves_nothing() -> None:
@@ -83,18 +83,19 @@ def test_that_nobody_listens_any_more_proves_nothing() -> None:
     agent.bury("a")
     assert agent.propose(after(FIRST, C))
     assert agent.record == after(FIRST, C)
+    assert agent.record.by_proof == ((3, agent.record.name),), "and the record tells on what grounds"
 
 
 def test_more_than_half_go_on_at_once_without_those_that_refuse() -> None:
     agent = Agent("a")
     agent.refusing.add("c")
     agent.propose(after(FIRST, A, B))
-    agent.hear("b", Accepted(3, FAST))
+    agent.hear("b", Accepted(FAST))
     assert agent.record == after(FIRST, A, B)
 
 
 def test_half_go_on_without_those_that_refuse_once_they_are_silent_as_well() -> None:
-    agent = Agent("a", record=replace(sealed(A, B), lineage=JOB))
+    agent = Agent("a", record=of_job(JOB, sealed(A, B)))
     agent.refusing.add("b")
     assert agent.propose(after(agent.record, A)) == []
     assert agent.replica.short
@@ -104,7 +105,7 @@ def test_half_go_on_without_those_that_refuse_once_they_are_silent_as_well() -> 
 
 
 def test_some_that_have_ended_do_not_excuse_the_silence_of_others() -> None:
-    agent = Agent("d", record=replace(sealed(A, B, C, D), lineage=JOB))
+    agent = Agent("d", record=of_job(JOB, sealed(A, B, C, D)))
     agent.bury("a", "b")
     agent.silent |= {"c"}
     assert agent.propose(after(agent.record, D)) == []
@@ -150,34 +151,34 @@ def test_who_is_no_member_takes_over_what_the_dead_had_agreed_on() -> None:
 
 
 def test_last_words_are_of_another_job_only_if_it_is_this_one() -> None:
-    agent = Agent("a", record=replace(sealed(A, B), lineage=JOB))
-    agent.bury("b", words=LastWords(replace(agent.record, lineage="b@1")))
+    agent = Agent("a", record=of_job(JOB, sealed(A, B)))
+    agent.bury("b", words=LastWords(of_job("b@1", agent.record)))
     assert agent.propose(after(agent.record, A)) == []
     assert agent.replica.short, "nobody knows what it had accepted in this one"
 
 
 # --- with a witness
 
-PAIR = replace(sealed(A, B), lineage=JOB, version=2, witness="w")
+PAIR = of_job(JOB, sealed(A, B), version=2, witness="w")
 
 
 def test_the_witness_is_asked_with_the_members_and_waited_for_only_if_it_is_needed() -> None:
     agent, following = Agent("a", record=PAIR), after(PAIR, A, B)
     assert agent.propose(following) == [(None, Accept(FAST, following)), ("w", Accept(FAST, following))]
     assert list(agent.replica.missing) == ["b", "w"]
-    assert agent.hear("b", Accepted(3, FAST)) == [(None, Decided(3, FAST)), ("w", Decided(3, FAST))]
-    assert agent.hear("w", Accepted(3, FAST)) == [], "it comes too late, which costs nothing"
+    assert agent.hear("b", Accepted(FAST)) == [(None, Decided(FAST)), ("w", Decided(FAST))]
+    assert agent.hear("w", Accepted(FAST)) == [], "it comes too late, which costs nothing"
 
 
 def test_with_the_witness_one_of_two_goes_on_without_the_silent_other() -> None:
     agent, ballot = Agent("b", record=PAIR), (1, "b")
     agent.silent.add("a")
-    assert agent.propose(after(PAIR, B)) == [(None, Prepare(3, ballot)), ("w", Prepare(3, ballot))]
-    assert agent.hear("w", Promise(3, ballot)) == [
+    assert agent.propose(after(PAIR, B)) == [(None, Prepare(ballot)), ("w", Prepare(ballot))]
+    assert agent.hear("w", Promise(ballot)) == [
         (None, Accept(ballot, after(PAIR, B))),
         ("w", Accept(ballot, after(PAIR, B))),
     ]
-    assert agent.hear("w", Accepted(3, ballot)) == [(None, Decided(3, ballot)), ("w", Decided(3, ballot))]
+    assert agent.hear("w", Accepted(ballot)) == [(None, Decided(ballot)), ("w", Decided(ballot))]
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
@@ -194,7 +195,7 @@ def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
     agent.silent.add("a")
     agent.propose(after(PAIR, B))
     theirs = after(PAIR, A)
-    assert agent.hear("w", Promise(3, ballot, FAST, theirs)) == [
+    assert agent.hear("w", Promise(ballot, FAST, theirs)) == [
         (None, Accept(ballot, theirs)),
         ("w", Accept(ballot, theirs)),
     ]
@@ -205,8 +206,8 @@ def test_one_that_refuses_may_have_gone_on_with_a_witness_that_does_not_answer()
     agent.silent.add("a")
     agent.propose(after(PAIR, B))
     assert agent.record == PAIR, "the witness has not said yet"
-    agent.hear("w", Promise(3, ballot))
-    agent.hear("w", Accepted(3, ballot))
+    agent.hear("w", Promise(ballot))
+    agent.hear("w", Accepted(ballot))
     assert agent.record == after(PAIR, B)
 
 
@@ -222,8 +223,8 @@ def test_of_three_two_go_on_whatever_the_witness_does() -> None:
     agent, ballot = Agent("b", record=replace(FIRST, witness="w")), (1, "b")
     agent.silent |= {"a", "w"}
     agent.propose(after(agent.record, B, C))
-    agent.hear("c", Promise(3, ballot))
-    agent.hear("c", Accepted(3, ballot))
+    agent.hear("c", Promise(ballot))
+    agent.hear("c", Accepted(ballot))
     assert agent.record == after(replace(FIRST, witness="w"), B, C)
 
 
@@ -235,5 +236,5 @@ def test_a_job_that_is_begun_anew_has_no_witness_yet() -> None:
 
 def test_a_witness_that_has_left_a_job_does_not_come_back_to_vote_there() -> None:
     agent = Agent("w", record=PAIR)
-    agent.replica.read(replace(sealed(C), lineage="c@1"))
+    agent.replica.read(of_job("c@1", sealed(C)))
     assert agent.compare("a", PAIR) == []

@@ -217,6 +217,15 @@ def test_the_heir_of_a_job_that_was_given_up_is_a_place_to_look_at() -> None:
     assert agent.looks(after_s=LOOK_S, in_touch=everybody) == []
 
 
+def test_what_was_seen_there_before_the_job_was_given_up_is_of_no_use() -> None:
+    agent = Agent(ONE)
+    agent.looks(heir=THREE)
+    agent.not_found(ONE, THREE)
+    agent.search.look_again(THREE)
+    assert not agent.search.is_empty(THREE)
+    assert agent.looks(heir=THREE) == [THREE], "at once"
+
+
 def test_an_heir_makes_nobody_found_a_job() -> None:
     agent = Agent(ONE)
     agent.looks(heir=THREE)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from one_engine import Agent, paused, said, sought, spawned
-from values import member, sealed
+from values import following, known, member, of_job, ready, sealed
 
 from softrun.agent.consensus.leases import DRIFT
 from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import (
+    NO_RECORD,
     Accept,
     Accepted,
     Address,
@@ -22,6 +23,7 @@ from softrun.agent.protocol.model import (
     Phase,
     Record,
     Report,
+    Round,
 )
 from softrun.runtime.events import WorkerState
 
@@ -43,20 +45,20 @@ def test_it_asks_whoever_it_finds_and_takes_the_record_that_is_shown() -> None:
     agent = Agent(endpoints=(ONE,))
     agent.see(saw.Tick())
     ((node, hello),) = said(agent.see(saw.Found(ONE, "b")), Hello)
-    assert (node, hello.version, hello.lineage) == ("b", 0, "")
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    assert (node, hello.known) == ("b", NO_RECORD)
+    shown = of_job("b@1", sealed(member("b")), settings=agent.job)
     effects = agent.see(saw.Heard("b", Record(shown, stands=True)))
     assert agent.engine.record == shown
     assert agent.report is not None
-    assert agent.report.lineage == "b@1"
-    assert [hello.lineage for _, hello in said(effects, Hello)] == ["b@1"], "it asks to join that job, on that link"
+    assert agent.report.known == shown.id
+    assert [hello.known for _, hello in said(effects, Hello)] == [shown.id], "it asks to join that job, on that link"
 
 
 def test_whoever_listens_at_the_first_endpoint_joins_the_job_that_goes_on_at_another() -> None:
     """Its host was replaced."""
     agent = Agent(endpoints=(ONE, TWO))
     agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    shown = of_job("b@1", sealed(member("b")), settings=agent.job)
     agent.see(saw.Heard("b", Accept((0, "b"), replace(shown, version=3))))
     assert agent.engine.record is None, "b has not answered yet, and it would be a second job"
     agent.see(saw.Heard("b", Record(shown, stands=True)))
@@ -66,7 +68,7 @@ def test_whoever_listens_at_the_first_endpoint_joins_the_job_that_goes_on_at_ano
 def test_it_founds_the_job_when_whoever_is_at_another_endpoint_says_that_it_has_none() -> None:
     agent = Agent(endpoints=(ONE, TWO))
     agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
-    agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, lineage="b@1")))
+    agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, known=known(2, "b@1"))))
     assert agent.engine.record is None, "it has one, and will show it"
     agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, sequence=1)))
     assert agent.engine.record is not None
@@ -102,7 +104,7 @@ def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
 def test_one_that_was_left_out_begins_anew_when_it_has_looked_for_the_members_for_half_of_its_time() -> None:
     """It listens where the job is founded, and a member that refuses may be in a world."""
     agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
-    shown = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    shown = of_job("b@1", sealed(member("b")), settings=agent.job)
     agent.see(saw.Heard("b", Record(shown, stands=True)))
     agent.see(saw.Listening(ONE))
     while agent.engine.record == shown:
@@ -120,10 +122,10 @@ def meeting(tolerance_s: float = 3.0) -> Agent:
     """It leads a world with b and c, without a store, and has heard both."""
     agent = Agent(endpoints=(ONE,), tolerance_s=tolerance_s)
     world = sealed(*(member(node) for node in "abc"))
-    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="a@1"), stands=True)))
+    agent.see(saw.Heard("b", Record(of_job("a@1", world, settings=agent.job), stands=True)))
     agent.see(saw.WorkerStoreOpened(5000))
     for node in "bc":
-        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage="a@1"), 2, "a@1")))
+        agent.see(saw.Heard(node, Hello(ready(member(node), known(2, "a@1")))))
     agent.say()
     return agent
 
@@ -144,11 +146,13 @@ def test_with_the_greater_part_it_goes_on() -> None:
     effects: list[do.Effect] = []
     for second in range(1, 6):
         effects += agent.go_on(float(second))
-        effects += agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, lineage="a@1", sequence=second)))
+        effects += agent.see(
+            saw.Heard("b", Report(member("b"), NodeIntent.READY, known=known(2, "a@1"), sequence=second))
+        )
     ((_, asked),) = said(effects, Accept)
     assert [m.node for m in asked.round.members] == ["a", "b"]
     assert not agent.engine.is_cut_off
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
+    agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
     assert agent.engine.record == asked.round
 
 
@@ -168,9 +172,9 @@ def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
     """It does not answer, and the others need not wait until it has been silent for long."""
     agent = meeting()
     before = agent.engine.record
-    away = Report(member("b"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    away = Report(member("b"), NodeIntent.AWAY, known=known(2, "a@1"), sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("b", away)), Accept)
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
+    agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
     agent.see(saw.LinkDown("c", refused=False))
     assert agent.engine.record == before
     assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
@@ -180,35 +184,35 @@ def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
 
 def test_who_is_greeted_by_one_that_knows_a_newer_record_asks_for_it() -> None:
     agent = meeting()
-    known = agent.engine.record
-    assert known is not None
-    hello = Hello(Report(member("b"), NodeIntent.READY, lineage="a@1"), known.version + 1, "a@1")
+    record = agent.engine.record
+    assert record is not None
+    hello = Hello(ready(member("b"), following(record).id))
     ((to, asked),) = said(agent.see(saw.Heard("b", hello)), Hello)
-    assert (to, asked.version) == ("b", known.version)
-    same = Hello(hello.report, known.version, "a@1")
+    assert (to, asked.known) == ("b", record.id)
+    same = Hello(ready(member("b"), record.id))
     assert not said(agent.see(saw.Heard("b", same)), Hello)
 
 
 def other_job(*nodes: str, version: int = 9, **job: object) -> Record:
     """What b shows of another job, in which it has a place."""
-    world = replace(sealed(*(member(node) for node in nodes), number=7), version=version, lineage="b@1")
+    world = of_job("b@1", sealed(*(member(node) for node in nodes), number=7), version=version)
     return Record(replace(world, settings=meeting().job), **job)  # type: ignore[arg-type]
 
 
 def test_who_is_shown_another_job_that_counts_on_it_says_in_which_it_is() -> None:
     agent = meeting()
     ((to, report),) = said(agent.see(saw.Heard("b", other_job("b", "a"))), Report)
-    assert (to, report.lineage) == ("b", "a@1")
+    assert (to, report.known.lineage) == ("b", "a@1")
     assert not said(agent.see(saw.Heard("b", other_job("b"))), Report)
 
 
 def test_a_member_that_is_in_another_job_is_left_behind_and_casts_no_vote() -> None:
     agent = meeting()
     ((_, asked),) = said(
-        agent.see(saw.Heard("c", Report(member("c"), NodeIntent.READY, lineage="c@1", sequence=1))), Accept
+        agent.see(saw.Heard("c", Report(member("c"), NodeIntent.READY, known=known(2, "c@1"), sequence=1))), Accept
     )
     assert [m.node for m in asked.round.members] == ["a", "b"]
-    agent.see(saw.Heard("b", Accepted(asked.round.version, asked.ballot, "a@1")))
+    agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
     assert agent.engine.record == asked.round, "c was not waited for"
 
 
@@ -235,7 +239,7 @@ def test_what_was_decided_elsewhere_is_shown_to_those_that_follow() -> None:
     """They were no voters, or its decider has never heard of them."""
     agent = meeting()
     assert agent.engine.record is not None
-    newer = replace(agent.engine.record, version=agent.engine.record.version + 1, number=2)
+    newer = following(agent.engine.record, number=2)
     effects = agent.see(saw.Heard("b", Record(newer, stands=True)))
     assert [(to, record.round) for to, record in said(effects, Record)] == [(None, newer)]
     assert not said(agent.see(saw.Heard("c", Record(newer, stands=True))), Record), "once"
@@ -245,15 +249,15 @@ def test_one_that_has_nothing_to_propose_knows_that_it_could_not() -> None:
     """So it may join another job, and ends after a while."""
     agent = Agent(endpoints=(ONE,), tolerance_s=3.0, failure="replace")
     world = sealed(*(member(node) for node in "abc"))
-    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="a@1"), stands=True)))
+    agent.see(saw.Heard("b", Record(of_job("a@1", world, settings=agent.job), stands=True)))
     agent.see(saw.WorkerStoreOpened(5000), saw.WorkerExited(0, 1, 1))
     assert agent.workers() == (), "its only one is being replaced"
     for node in "bc":
-        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage="a@1"), 2, "a@1")))
+        agent.see(saw.Heard(node, Hello(ready(member(node), known(2, "a@1")))))
     agent.go_on(12.0)  # the others would lead before it
     assert agent.engine.is_cut_off
     assert agent.engine.stage is Stage.WAITING
-    other = replace(sealed(member("x")), settings=agent.job, lineage="x@1")
+    other = of_job("x@1", sealed(member("x")), settings=agent.job)
     agent.see(saw.Heard("x", Record(other, stands=True)))
     assert agent.engine.record == other
 
@@ -271,9 +275,9 @@ def test_a_follower_tells_its_leader_of_another_job() -> None:
     """The leaders of both look for each other where the job may be found, and a follower may be there."""
     agent = Agent(endpoints=(ONE,))
     world = sealed(*(member(node) for node in "bac"))
-    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="b@1"), stands=True)))
+    agent.see(saw.Heard("b", Record(of_job("b@1", world, settings=agent.job), stands=True)))
     agent.see(saw.LinkUp("b"))
-    other = replace(sealed(member("x")), settings=agent.job, lineage="x@1")
+    other = of_job("x@1", sealed(member("x")), settings=agent.job)
     shown = Record(other, stands=True)
     assert said(agent.see(saw.Heard("x", shown)), Record) == [("b", shown)]
     assert not said(agent.see(saw.Heard("c", shown)), Record), "c has told its leader as well"
@@ -286,7 +290,7 @@ def test_one_that_is_shown_a_newer_record_proposes_nothing_from_the_older(waited
     agent = meeting()
     agent.go_on(waited_s)
     assert agent.engine.record is not None
-    newer = replace(agent.engine.record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
+    newer = following(agent.engine.record, number=2, members=(member("b"), member("c")), lost=("a",))
     agent.now += later_s
     effects = agent.see(saw.Heard("b", Record(newer, stands=True)))
     assert agent.engine.record == newer
@@ -297,16 +301,16 @@ def test_one_that_is_shown_a_newer_record_proposes_nothing_from_the_older(waited
 def found_twice(own: str, worked_s: float) -> Agent:
     """It has led a world of job `own` for so long, with b and c."""
     agent = Agent(endpoints=(ONE,))
-    world = replace(sealed(*(member(node) for node in "abc")), settings=agent.job, lineage=own)
+    world = of_job(own, sealed(*(member(node) for node in "abc")), settings=agent.job)
     agent.see(saw.Heard("b", Record(world, stands=True, worked_s=worked_s - 7.0)))
     agent.see(saw.WorkerStoreOpened(5000))
     for node in "bc":
-        agent.see(saw.Heard(node, Hello(Report(member(node), NodeIntent.READY, lineage=own), 2, own)))
+        agent.see(saw.Heard(node, Hello(ready(member(node), known(2, own)))))
     agent.now += 7.0
     return agent
 
 
-OTHERS = replace(sealed(member("x")), settings=Agent().job, lineage="m@1")
+OTHERS = of_job("m@1", sealed(member("x")), settings=Agent().job)
 
 
 @pytest.mark.parametrize("own", ["a@1", "z@1"])
@@ -341,9 +345,93 @@ def test_the_one_that_has_worked_for_a_shorter_time_gives_up(
 
 def test_a_record_tells_for_how_long_its_job_has_had_a_world() -> None:
     agent = found_twice("a@1", 60.0)
-    away = Report(member("c"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    away = Report(member("c"), NodeIntent.AWAY, known=known(2, "a@1"), sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
     assert asked.round.worked_s == 60.0
+
+
+# --- two jobs of one name
+
+
+def errors(effects: list[do.Effect]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, do.Note) and effect.error]
+
+
+def alone(record: Round, node: str, **changes: object) -> Round:
+    """What `node` has made of it, by a false proof that the others had ended."""
+    made = following(record, number=record.number + 1, members=(member(node),), **changes)
+    return replace(made, by_proof=((made.version, made.name),))
+
+
+def split() -> tuple[Agent, Round, Round]:
+    """It leads a world with b and c, and they have changed the record. x has made another of the one before."""
+    agent = found_twice("a@1", 60.0)
+    before = agent.engine.record
+    assert before is not None
+    away = Report(member("c"), NodeIntent.AWAY, known=before.id, sequence=1)
+    ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
+    for node in "bc":
+        agent.see(saw.Heard(node, Accepted(asked.ballot, asked.after)))
+    record = agent.engine.record
+    assert record is not None
+    assert record.id == asked.round.id
+    return agent, record, alone(before, "x")
+
+
+def test_a_leader_that_is_shown_another_record_of_its_version_says_so_once_and_takes_another_name() -> None:
+    agent, own, other = split()
+    effects = agent.see(saw.Heard("x", Record(other, stands=True, worked_s=80.0)))
+    (line,) = errors(effects)
+    assert "Here: version 3, round 2 of a, b, 60.0 s of work. There: version 3, round 2 of x, 80.0 s of work" in line
+    ((to, shown),) = said(effects, Record)
+    assert (to, shown.round, shown.apart_from) == ("x", own, other.name)
+    ((_, asked),) = said(effects, Accept)
+    assert (asked.round.lineage, asked.round.split_from, asked.after) == ("a/4", "a@1", own.id)
+    assert asked.round.members == own.members
+    effects = agent.see(saw.Heard("x", Record(other, stands=True, worked_s=81.0)))
+    assert not errors(effects)
+    assert not said(effects, Accept), "it has asked"
+
+
+def test_one_that_was_told_that_they_are_apart_does_not_say_it_back() -> None:
+    """Else the two would answer each other without end."""
+    agent, own, other = split()
+    assert not said(agent.see(saw.Heard("x", Record(other, stands=True, apart_from=own.name))), Record)
+
+
+def test_what_no_record_tells_an_agent_that_remembers_more_does() -> None:
+    """The other has changed so often since that its record does not know any more what was before."""
+    agent, own, other = split()
+    far = replace(other, version=99, name="?", past=tuple("0123456789abcdef"))
+    effects = agent.see(saw.Heard("x", Record(far, stands=True, apart_from=own.name)))
+    assert [asked.round.lineage for _, asked in said(effects, Accept)] == ["a/4"]
+    assert agent.engine.record == own
+
+
+def test_of_the_two_a_quorum_of_the_last_common_record_never_gives_up() -> None:
+    agent, _, other = split()
+    ((_, asked),) = said(agent.see(saw.Heard("x", Record(other, stands=True, worked_s=80.0))), Accept)
+    agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
+    own = agent.engine.record
+    assert own is not None
+    assert own.lineage == "a/4"
+    renamed = replace(following(other, lineage="x/4", split_from="a@1"), by_proof=other.by_proof)
+    effects = agent.see(saw.Heard("x", Record(renamed, stands=True, worked_s=80.0)))
+    assert not said(effects, Accept), "though the other has worked for longer"
+    assert [told.over for _, told in said(effects, Record)] == ["x/4"]
+
+
+def test_one_that_a_record_counts_on_and_that_waits_for_a_place_in_another_says_so() -> None:
+    """Its leader learns of it, too."""
+    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    world = of_job("b@1", sealed(member("b")), settings=agent.job)
+    agent.see(saw.Heard("b", Record(world, stands=True, worked_s=60.0)), saw.LinkUp("b"))
+    other = of_job("a@1", sealed(member("x"), member("a")), settings=agent.job)
+    shown = Record(other, worked_s=9.0)
+    effects = agent.see(saw.Heard("x", shown))
+    assert agent.engine.record == world
+    assert [(to, report.known) for to, report in said(effects, Report)] == [("x", world.id)]
+    assert said(effects, Record) == [("b", shown)]
 
 
 # --- leases
@@ -354,14 +442,10 @@ def test_the_world_that_it_has_sealed_is_a_lease_for_the_leader_and_those_that_f
     agent = meeting()
     for node in "bc":
         agent.see(saw.Heard(node, Beat(at=7.0)))
-    away = Report(member("c"), NodeIntent.AWAY, lineage="a@1", sequence=1)
+    away = Report(member("c"), NodeIntent.AWAY, known=known(2, "a@1"), sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
     agent.now = 1.0
-    effects = [
-        effect
-        for node in "bc"
-        for effect in agent.see(saw.Heard(node, Accepted(asked.round.version, asked.ballot, "a@1")))
-    ]
+    effects = [effect for node in "bc" for effect in agent.see(saw.Heard(node, Accepted(asked.ballot, asked.after)))]
     assert agent.engine.record == asked.round
     (allowed,) = (effect for effect in effects if isinstance(effect, do.Allow))
     assert allowed.leave_at == pytest.approx(3.0 * (1 - DRIFT)), "from when it asked the others to accept"
@@ -370,12 +454,12 @@ def test_the_world_that_it_has_sealed_is_a_lease_for_the_leader_and_those_that_f
     assert all(0.0 < grant_s <= allowed.leave_at - agent.now for grant_s in grants.values())
 
 
-def following() -> Agent:
+def follower() -> Agent:
     """It follows b in a world with b and c, by a lease that stands until 103."""
     agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
     world = sealed(*(member(node) for node in "bac"))
     agent.now = 100.0
-    agent.see(saw.Heard("b", Record(replace(world, settings=agent.job, lineage="b@1"), stands=True)))
+    agent.see(saw.Heard("b", Record(of_job("b@1", world, settings=agent.job), stands=True)))
     agent.see(saw.LinkUp("b"))
     agent.say()
     agent.see(saw.Heard("b", Beat(at=7.0, echo=100.0, grant_s=3.0, leads=True)))
@@ -384,12 +468,12 @@ def following() -> Agent:
 
 def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> None:
     """The others may decide it at any time, and a lease that it was granted before is worth nothing then."""
-    agent = following()
+    agent = follower()
     agent.now = 101.0
     record = agent.engine.record
     assert record is not None
-    without = replace(record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
-    effects = agent.see(saw.Heard("b", Accept((0, "b"), without)))
+    without = following(record, number=2, members=(member("b"), member("c")), lost=("a",))
+    effects = agent.see(saw.Heard("b", Accept((0, "b"), without, record.id)))
     assert said(effects, Accepted)
     assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [101.0]
     agent.see(saw.Heard("b", Beat(at=8.0, echo=100.9, grant_s=3.0, leads=True)))
@@ -397,14 +481,14 @@ def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> No
 
 
 def test_who_is_taken_in_again_gets_no_time_for_workers_in_the_old_world() -> None:
-    agent = following()
+    agent = follower()
     record = agent.engine.record
     assert record is not None
-    without = replace(record, version=3, number=2, members=(member("b"), member("c")), lost=("a",))
+    without = following(record, number=2, members=(member("b"), member("c")), lost=("a",))
     effects = agent.see(saw.Heard("b", Record(without, stands=True)))
     assert paused(effects) == [0]
     members = (member("b"), member("c"), member("a", incarnation=2))
-    again = replace(without, version=4, number=3, members=members, lost=())
+    again = following(without, number=3, members=members, lost=())
     agent.see(saw.Heard("b", Record(again, stands=True)))
     beat = saw.Heard("b", Beat(at=9.0, echo=101.0, grant_s=3.0, leads=True))
     agent.now = 101.0
@@ -419,19 +503,18 @@ def test_a_world_of_which_its_workers_know_the_number_from_another_job_is_asked_
     """Of two founders each has sealed its first world. A worker that was started outside of the one may not be told of
     the other: to it that would be an old one."""
     agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
-    others = replace(sealed(member("b")), settings=agent.job, lineage="b@1")
+    others = of_job("b@1", sealed(member("b")), settings=agent.job)
     effects = agent.see(saw.Heard("b", Record(others, stands=True)))
     assert spawned(effects) == [(0, WorkerState.PAUSED)]
     agent.say()
-    world = replace(sealed(member("c"), member("a")), settings=agent.job, lineage="c@1")
+    world = of_job("c@1", sealed(member("c"), member("a")), settings=agent.job)
     effects = agent.see(saw.Heard("c", Record(world, stands=True, worked_s=9.0)))
     assert agent.engine.record == world
     assert not [effect for effect in effects if isinstance(effect, do.Tell)]
     assert agent.report is not None
     assert agent.report.broken_round == world.number
     assert agent.report.told == world.number, "so the leader gives the next one a higher number"
-    following = replace(world, version=3, number=2)
-    effects = agent.see(saw.Heard("c", Record(following, stands=True)))
+    effects = agent.see(saw.Heard("c", Record(following(world, number=2), stands=True)))
     assert [effect.round for effect in effects if isinstance(effect, do.Tell)] == [2]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from values import JOB, STORE, member, sealed
+from values import JOB, STORE, member, of_job, sealed
 
 from softrun.agent.protocol.model import Phase, lineage
 from softrun.agent.rendezvous import transitions
@@ -50,6 +50,15 @@ def test_nobody_goes_on_with_it_unless_the_other_is_gone() -> None:
     anew = transitions.take_over(given_up, B, ())
     assert (anew.phase, anew.heir) == (Phase.OPEN, None)
     assert transitions.close(given_up, "").phase is Phase.CLOSED
+
+
+def test_a_job_that_has_split_goes_on_as_it_is_under_another_name() -> None:
+    world = of_job("a@1", sealed(A, B), lost=("c",))
+    apart = transitions.split(world, "a")
+    assert (apart.version, apart.lineage, apart.split_from) == (world.version + 1, "a/3", "a@1")
+    assert replace(apart, version=world.version, lineage="a@1", split_from="") == world
+    again = transitions.split(apart, "b")
+    assert (again.lineage, again.split_from) == ("b/4", "a@1"), "the name that all its parts had"
 
 
 def test_of_a_job_that_is_taken_over_nothing_is_left() -> None:

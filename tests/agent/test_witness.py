@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from values import member, opened, ready, sealed
+from values import following, known, member, of_job, opened, ready, sealed
 
 from softrun.agent.consensus.witness import FORGET_S, Witness
 from softrun.agent.consensus.witness_link import FIRST_LOOK_S, LAST_LOOK_S, URGENT_S, WitnessLink
@@ -14,6 +14,7 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, HangUp, Note, Say, Seek
 from softrun.agent.protocol.model import (
+    NO_RECORD,
     Accept,
     Accepted,
     Address,
@@ -32,10 +33,10 @@ from softrun.agent.protocol.model import (
 
 A, B = member("a"), member("b")
 JOB = "a@1"
-FIRST = replace(sealed(A, B), lineage=JOB)  # version 2
-NAMED = replace(FIRST, version=3, witness="w")
-ALONE = replace(NAMED, version=4, number=2, members=(A,))
-OTHER = replace(NAMED, version=9, lineage="x@1")
+FIRST = of_job(JOB, sealed(A, B))  # version 2
+NAMED = of_job(JOB, FIRST, version=3, witness="w")
+ALONE = of_job(JOB, NAMED, version=4, number=2, members=(A,))
+OTHER = of_job("x@1", NAMED, version=9)
 
 
 class Third:
@@ -67,89 +68,89 @@ class Third:
 def test_it_says_which_record_it_holds() -> None:
     third = Third()
     assert third.hear("a", Beat(1.0, asks=True)) == [Witnessed()]
-    assert third.hear("a", Record(FIRST)) == [Witnessed(2, JOB)]
-    assert third.hear("a", Beat(2.0, asks=True)) == [Witnessed(2, JOB)]
+    assert third.hear("a", Record(FIRST)) == [Witnessed(known(2, JOB))]
+    assert third.hear("a", Beat(2.0, asks=True)) == [Witnessed(known(2, JOB))]
 
 
 def test_it_votes_if_the_record_names_it() -> None:
     third = Third(NAMED)
-    assert third.hear("a", Accept((0, "a"), ALONE)) == [Accepted(4, (0, "a"), JOB)]
+    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
     assert third.version == 3
-    third.hear("a", Decided(4, (0, "a"), JOB))
+    third.hear("a", Decided((0, "a"), NAMED.id))
     assert third.version == 4
 
 
 def test_it_keeps_what_it_has_promised() -> None:
     third = Third(NAMED)
-    assert third.hear("b", Prepare(4, (1, "b"), JOB)) == [Promise(4, (1, "b"), lineage=JOB)]
-    assert third.hear("a", Accept((0, "a"), ALONE)) == [Refused(4, (1, "b"), JOB)]
+    assert third.hear("b", Prepare((1, "b"), NAMED.id)) == [Promise((1, "b"), after=NAMED.id)]
+    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Refused((1, "b"), NAMED.id)]
 
 
 def test_it_has_no_vote_on_the_record_that_names_it_or_another() -> None:
     for named in ("", "v"):
         third = Third(replace(NAMED, witness=named))
-        assert third.hear("b", Prepare(4, (1, "b"), JOB)) == []
-        assert third.hear("a", Accept((0, "a"), ALONE)) == []
-        third.hear("a", Decided(4, (0, "a"), JOB))
+        assert third.hear("b", Prepare((1, "b"), NAMED.id)) == []
+        assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == []
+        third.hear("a", Decided((0, "a"), NAMED.id))
         assert third.version == 4, "but it learns what is decided"
 
 
 def test_it_does_not_vote_on_what_it_lacks() -> None:
     third = Third(FIRST)
-    assert third.hear("a", Accept((0, "a"), ALONE)) == [Witnessed(2, JOB)], "show it what comes before"
-    assert third.hear("a", Prepare(4, (1, "a"), JOB)) == [Witnessed(2, JOB)]
+    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Witnessed(known(2, JOB))], "show it what comes before"
+    assert third.hear("a", Prepare((1, "a"), NAMED.id)) == [Witnessed(known(2, JOB))]
     third.hear("a", Record(NAMED))
-    assert third.hear("a", Accept((0, "a"), ALONE)) == [Accepted(4, (0, "a"), JOB)]
+    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
 
 
 def test_it_shows_the_newest_record_to_who_was_left_behind() -> None:
     third = Third(NAMED)
     third.hear("b", Record(replace(ALONE, members=(B,))))
     shown = Record(replace(ALONE, members=(B,)))
-    assert third.hear("a", Record(NAMED)) == [shown, Witnessed(4, JOB)]
-    assert third.hear("a", Prepare(4, (1, "a"), JOB)) == [shown]
-    assert third.hear("c", Hello(ready(member("c")))) == [shown, Witnessed(4, JOB)]
+    assert third.hear("a", Record(NAMED)) == [shown, Witnessed(known(4, JOB))]
+    assert third.hear("a", Prepare((1, "a"), NAMED.id)) == [shown]
+    assert third.hear("c", Hello(ready(member("c"), NO_RECORD))) == [shown, Witnessed(known(4, JOB))]
 
 
 def test_it_keeps_to_its_job_while_that_speaks() -> None:
     third = Third(NAMED)
-    assert third.hear("x", Record(OTHER)) == [Witnessed(3, JOB)]
-    assert third.hear("x", Accept((0, "x"), replace(OTHER, version=10))) == [], "it has been told so"
+    assert third.hear("x", Record(OTHER)) == [Witnessed(known(3, JOB))]
+    assert third.hear("x", Accept((0, "x"), following(OTHER), OTHER.id)) == [], "it has been told so"
     third.now = FORGET_S - 1
     third.hear("a", Beat(1.0, asks=True))
     third.now = FORGET_S + 1
     third.hear("x", Beat(1.0, asks=True))
-    assert third.hear("x", Record(OTHER)) == [Witnessed(3, JOB)], "the beats of another do not count"
+    assert third.hear("x", Record(OTHER)) == [Witnessed(known(3, JOB))], "the beats of another do not count"
 
 
 def test_it_turns_to_another_job_when_its_own_is_silent_and_does_not_vote_there_any_more() -> None:
     third = Third(NAMED)
     third.now = FORGET_S
-    assert third.hear("x", Record(OTHER)) == [Witnessed(9, "x@1")]
-    assert third.hear("a", Accept((0, "a"), ALONE)) == []
+    assert third.hear("x", Record(OTHER)) == [Witnessed(known(9, "x@1"))]
+    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == []
     third.now = 2 * FORGET_S
-    assert third.hear("a", Record(NAMED)) == [Witnessed(9, "x@1")], "it has forgotten what it promised there"
-    assert third.hear("a", Record(ALONE)) == [Witnessed(4, JOB)], "that is another vote"
+    assert third.hear("a", Record(NAMED)) == [Witnessed(known(9, "x@1"))], "it has forgotten what it promised there"
+    assert third.hear("a", Record(ALONE)) == [Witnessed(known(4, JOB))], "that is another vote"
 
 
 def test_it_waits_as_long_as_the_agents_do() -> None:
     patient = replace(NAMED, settings=replace(NAMED.settings, tolerance_s=60.0))
     third = Third(patient)
     third.now = 2 * FORGET_S
-    assert third.hear("x", Record(OTHER)) == [Witnessed(3, JOB)]
+    assert third.hear("x", Record(OTHER)) == [Witnessed(known(3, JOB))]
 
 
 def test_it_turns_to_another_job_at_once_if_its_own_is_given_up() -> None:
-    given_up = replace(NAMED, version=4, phase=Phase.GIVEN_UP, members=(), heir=Address("h", 1))
+    given_up = of_job(JOB, NAMED, version=4, phase=Phase.GIVEN_UP, members=(), heir=Address("h", 1))
     third = Third(NAMED, given_up)
-    assert third.hear("x", Record(OTHER)) == [Witnessed(9, "x@1")]
+    assert third.hear("x", Record(OTHER)) == [Witnessed(known(9, "x@1"))]
 
 
 @pytest.mark.parametrize("outcome", ["", "a worker failed"])
 def test_it_ends_with_the_job(outcome: str) -> None:
     third, end = Third(NAMED), replace(ALONE, phase=Phase.CLOSED, outcome=outcome)
-    third.hear("a", Accept((0, "a"), end))
-    effects = third.observe(saw.Heard("a", Decided(4, (0, "a"), JOB)))
+    third.hear("a", Accept((0, "a"), end, NAMED.id))
+    effects = third.observe(saw.Heard("a", Decided((0, "a"), NAMED.id)))
     assert effects == [do.End(do.Result(do.Outcome.SUCCEEDED, outcome))]
     effects = Third(NAMED).observe(saw.Heard("a", Record(end)))
     assert effects[-1] == do.End(do.Result(do.Outcome.SUCCEEDED, outcome))
@@ -161,16 +162,16 @@ def test_a_job_that_was_over_before_is_none_of_its() -> None:
 
 def test_whoever_is_about_to_found_a_job_is_shown_the_one_that_it_serves() -> None:
     third = Third(NAMED)
-    assert third.hear("c", Hello(ready(member("c")))) == [Record(NAMED), Witnessed(NAMED.version, JOB)]
-    assert Third().hear("c", Hello(ready(member("c")))) == [Witnessed()]
+    assert third.hear("c", Hello(ready(member("c"), NO_RECORD))) == [Record(NAMED), Witnessed(NAMED.id)]
+    assert Third().hear("c", Hello(ready(member("c"), NO_RECORD))) == [Witnessed()]
 
 
 def test_but_not_one_whose_agents_have_been_silent_for_long() -> None:
     """All of them may have ended at once: then the job begins anew."""
     third = Third(NAMED)
     third.now = FORGET_S
-    assert third.hear("c", Hello(ready(member("c")))) == [Witnessed()]
-    assert third.hear("a", Hello(ready(A), NAMED.version, JOB)) == [Witnessed(NAMED.version, JOB)], "one of its own"
+    assert third.hear("c", Hello(ready(member("c"), NO_RECORD))) == [Witnessed()]
+    assert third.hear("a", Hello(ready(A, NAMED.id))) == [Witnessed(NAMED.id)], "one of its own"
 
 
 def test_it_says_when_it_has_the_vote() -> None:
@@ -219,7 +220,7 @@ class Leader:
         return self.link.looked(saw.NotFound(PLACE, stranger, refused), self.record, stands=True, now=self.now)
 
     def hear(self, lineage: str = JOB, node: str = "w", version: int = 2) -> list[Effect]:
-        return self.link.heard(node, Witnessed(version, lineage), self.record, self.now)
+        return self.link.heard(node, Witnessed(known(version, lineage)), self.record, self.now)
 
     def linked(self) -> Leader:
         self.advance()
@@ -247,7 +248,7 @@ def test_the_leader_looks_for_it_at_once_and_names_it_once_it_has_read_the_recor
     assert leader.advance() == [Seek(PLACE, 1.0, listens=False)]
     assert leader.found() == [Say("w", Record(FIRST, stands=True)), Say("w", Beat(100.0, asks=True))]
     assert leader.choice == "", "it may serve another job"
-    leader.hear("")
+    leader.hear("", version=0)
     assert leader.choice == ""
     leader.hear(JOB)
     assert leader.choice == "w"

@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 TRAINERS = Path(__file__).parent / "trainers"
+PROGRAMS = Path(__file__).parent / "programs"
 LEASE = "--rdzv_conf=lease_ttl=3,keep_alive_interval=0.5"
 ANY_STORE = pytest.mark.parametrize("etcd", [False, pytest.param(True, marks=pytest.mark.etcd)], ids=["c10d", "etcd"])
 SOON_S = 60.0
@@ -310,6 +311,36 @@ def test_the_first_host_is_killed(
     grown = cluster.wait_for_steps(3, after=time.monotonic(), timeout_s=SOON_S)
     assert rest < pids(grown, 3), "the first host comes again, and they are in touch"
     no_two_worlds(cluster.steps())
+
+
+def test_a_job_that_forged_last_words_have_made_two_becomes_one(
+    job: Callable[..., Job], network: LocalNetwork, cluster: LocalCluster
+) -> None:
+    """The first goes on without the second, and that as well, as it has heard that the first has ended."""
+    job_ = job("ab")
+    both = job_.workers("ab")
+    network.add("x")
+    command = [sys.executable, str(PROGRAMS / "forge_last_words.py"), "net", network.address("a"), "29400"]
+    with subprocess.Popen([*network.on("x"), *command], stdout=subprocess.PIPE) as forger:
+        try:
+            assert forger.stdout is not None
+            assert forger.stdout.readline()
+            at = network.cut("a", "b")
+            assert forger.wait(SOON_S) == 0
+        finally:
+            forger.kill()
+
+    def apart() -> bool:
+        return pids([s for s in cluster.steps() if s.mono > at], 1) == both
+
+    cluster.wait_for("two worlds", apart, SOON_S)
+    lasted(cluster, time.monotonic(), LASTING_S)
+    at = network.heal()
+    grown = cluster.wait_for_steps(2, after=at, timeout_s=SOON_S)
+    assert pids(grown, 2) == both, "and one again, with the processes that they had"
+    said = [line for node in job_.nodes.values() for line in node.output().splitlines() if "has become two" in line]
+    assert len(said) == 2, "once each"
+    assert all("Here: version" in line and "There: version" in line for line in said)
 
 
 def test_nobody_founds_a_job_beside_an_agent_that_is_stopped(job: Callable[..., Job], cluster: LocalCluster) -> None:

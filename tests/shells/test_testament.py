@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 from shells.test_links import SECRET, End, connect, until, until_true
-from values import member, sealed
+from values import member, of_job, sealed
 
 from softrun.agent.proof import testament
 from softrun.agent.protocol.codec import encode_message
 from softrun.agent.protocol.model import Address, LastWords
 from softrun.agent.protocol.observations import Found, Heard, LinkDown, LinkUp, NotFound
 
-WORDS = LastWords(replace(sealed(member("a"), member("b")), lineage="a@1"))
+WORDS = LastWords(of_job("a@1", sealed(member("a"), member("b"))))
 ANOTHER = b"the secret of somebody else"
 
 
@@ -105,7 +105,7 @@ def test_and_who_looks_for_it_at_its_address(ends: tuple[End, End], estate: Esta
 def test_last_words_may_be_longer_than_a_socket_takes_at_once(ends: tuple[End, End]) -> None:
     a, b = ends
     members = [replace(member(f"n{number}"), host=f"host-{number}" * 5) for number in range(6000)]
-    long = LastWords(replace(sealed(*members), lineage="a@1"))
+    long = LastWords(of_job("a@1", sealed(*members)))
     estate = Estate(b, long)
     connect(a, b)
     b.die()

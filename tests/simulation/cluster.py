@@ -260,9 +260,10 @@ class Cluster:
                 case do.Say(None, Accept(ballot, round_)):
                     self.store.made(node, round_)
                     node.asked[round_.version, ballot] = round_
-                case do.Say(None, Decided(version, ballot)):
-                    self.store.adopted(node, node.asked[version, ballot], before)
-                    before = node.asked[version, ballot]
+                case do.Say(None, Decided(ballot, after)):
+                    decided = node.asked[after.version + 1, ballot]
+                    self.store.adopted(node, decided, before)
+                    before = decided
                 case do.Say(None, Record(round_)):
                     self.store.made(node, round_)
                     self.store.adopted(node, round_, before)

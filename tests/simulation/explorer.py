@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Peers, Replica
@@ -37,10 +37,12 @@ from softrun.agent.protocol.model import (
     Hello,
     LastWords,
     Message,
+    NodeIntent,
     Prepare,
     Promise,
     Record,
     Refused,
+    Report,
     Round,
 )
 
@@ -80,6 +82,7 @@ class Agent:
 
     def __init__(self, node: str, first: Round) -> None:
         self.node = node
+        self.member = first.by_node[node]
         self.now = 0.0
         self.alive = True
         self.paused = False
@@ -98,6 +101,7 @@ class Agent:
         for name in ("key", "wish"):
             vars(other).pop(name, None)
         other.replica, other.leases = _copied(self.replica), _copied(self.leases)
+        other.replica._ancestry = _copied(self.replica._ancestry)
         if (attempt := other.replica._attempt) is not None:
             other.replica._attempt = replace(
                 attempt, missing=dict(attempt.missing), answered=set(attempt.answered), promises=list(attempt.promises)
@@ -224,7 +228,7 @@ class Agent:
         return [do.Say(self.following, replace(self._hello(), promises=self.replica.promise_ahead(self.following)))]
 
     def _hello(self) -> Hello:
-        return Hello(_NO_REPORT, self.record.version, self.record.lineage)
+        return Hello(Report(self.member, NodeIntent.READY, self.record.id))
 
     def beat(self, to: str) -> Beat:
         leads = self.leader == self.node and self.is_placed
@@ -266,11 +270,10 @@ class Agent:
             tuple(sorted(leases._heard.items())),
             frozenset(leases._parted),
             leases._lacking,
-            tuple(replica._past),
+            tuple(map(_of, replica._left)),
         )
 
 
-_NO_REPORT: Any = None
 _Part = TypeVar("_Part")
 
 
@@ -284,15 +287,15 @@ def _copied(part: _Part) -> _Part:
 
 
 def _of(round_: Round | None) -> Hashable:
-    return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost)
+    return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost, round_.name)
 
 
 def _of_message(message: Message) -> Hashable:
     match message:
         case Accept(ballot, round_):
             return ("accept", ballot, _of(round_))
-        case Promise(version, ballot, accepted_in, accepted):
-            return ("promise", version, ballot, accepted_in, _of(accepted))
+        case Promise(ballot, accepted_in, accepted, after):
+            return ("promise", ballot, accepted_in, _of(accepted), after)
         case Record(round_, stands):
             return ("record", _of(round_), stands)
         case LastWords(round_, accepted_in, accepted):

@@ -13,12 +13,15 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from simulation.checkers import BrokenPromiseError
 from simulation.cluster import Cluster, Node
 from softrun.agent.consensus import replica
+from softrun.agent.consensus.descent import Kin
 from softrun.agent.consensus.inquiry import Inquiry
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Replica
 from softrun.agent.consensus.search import Search
+from softrun.agent.core import shared_record
 from softrun.agent.core.allowance import NO_BOUND, PAST, Allowance
 from softrun.agent.core.departures import Departures
 from softrun.agent.core.engine import Engine
@@ -66,6 +69,21 @@ class Mutant:
         """A seed to begin with, to save time: the last one that has killed it (`test_mutants` writes them anew)."""
         return int(json.loads(NEAR.read_text()).get(self.name, 0))
 
+    def must_die(self, run: Callable[[int], object], most: int) -> None:
+        """Run so many seeds at most until the right promise is broken. Raises AssertionError if none does it."""
+        promises: set[str] = set()
+        with self.alive():
+            for seed in range(self.near, self.near + most):
+                try:
+                    run(seed)
+                except BrokenPromiseError as broken:
+                    promises.add(broken.promise)
+                except AssertionError:
+                    pass  # the engine's own; here the checkers are tested
+                if promises & {*self.killers}:
+                    return
+        raise AssertionError(f"{self.name} was caught by {promises or 'nobody'}")
+
     @contextmanager
     def alive(self) -> Iterator[None]:
         patches = self.patches()
@@ -82,8 +100,8 @@ class Mutant:
 def seals_with_unheard_members() -> list[Patch]:
     right = member_status.status_of
 
-    def wrong(member: Member, report: Report | None, dead: bool, lineage: str) -> MemberStatus:
-        status_of = right(member, report, dead, lineage)
+    def wrong(member: Member, report: Report | None, dead: bool, record: Round | None) -> MemberStatus:
+        status_of = right(member, report, dead, record)
         return MemberStatus.STAYS if status_of is MemberStatus.UNHEARD else status_of
 
     decide = decisions.decide
@@ -404,14 +422,21 @@ def waits_for_a_quorum_only() -> list[Patch]:
 
 def decides_without_the_voters() -> list[Patch]:
     def wrong(self: Replica, round_: Round) -> list[do.Effect]:
-        self.read(round_)
+        if self.record is not None:
+            self.read(self._christened(round_, self.record))
         return self.show(None)
 
     return [(Replica, "propose", wrong)]
 
 
 def goes_back_to_older_records() -> list[Patch]:
-    return [(Replica, "compare", lambda self, node, round_: None)]
+    right = Replica.kin
+
+    def wrong(self: Replica, round_: Round) -> Kin:
+        kin = right(self, round_)
+        return Kin.NEWER if kin is Kin.OLDER else kin
+
+    return [(Replica, "compare", lambda self, node, round_: None), (Replica, "kin", wrong)]
 
 
 # --- of the witness
@@ -566,6 +591,38 @@ def founds_without_waiting_for_an_answer() -> list[Patch]:
 def founds_without_asking_the_witness() -> list[Patch]:
     return [(Inquiry, "is_settled", lambda *_: True)]
 
+
+def takes_the_newer_of_two_that_split() -> list[Patch]:
+    right = Replica.kin
+
+    def wrong(self: Replica, round_: Round) -> Kin:
+        kin, own = right(self, round_), self.record
+        if kin is not Kin.SPLIT or own is None:
+            return kin
+        return Kin.NEWER if round_.version > own.version else Kin.OLDER
+
+    return [(Replica, "kin", wrong)]
+
+
+def heeds_work_alone() -> list[Patch]:
+    return [(shared_record, "the_quorum", lambda own, told: None)]
+
+
+def founds_by_what_it_saw_before_it_gave_up() -> list[Patch]:
+    return [(Search, "look_again", lambda *_: None)]
+
+
+def never_takes_a_death_back() -> list[Patch]:
+    return [(Liveness, "mark_back", lambda *_: None)]
+
+
+SPLIT_MUTANTS = (
+    Mutant("takes_the_newer_of_two_that_split", takes_the_newer_of_two_that_split, ("Progress", "Told")),
+    Mutant("heeds_work_alone", heeds_work_alone, ("QuorumKept",)),
+    Mutant("founds_by_what_it_saw_before_it_gave_up", founds_by_what_it_saw_before_it_gave_up, ("Progress",)),
+    Mutant("never_takes_a_death_back", never_takes_a_death_back, ("Progress",)),
+)
+"""For jobs that become two of one name (`test_split`)."""
 
 WITNESS_MUTANTS = (Mutant("counts_a_silent_witness", counts_a_silent_witness, ("OneHistory",)),)
 """For jobs that have one (`test_witness`)."""

@@ -39,7 +39,7 @@ def founds_when_it_is_left_out() -> list[Patch]:
         if record is None or self._votes(self._node):
             return right(self, round_)
         version = record.version + 1
-        first = replace(round_, version=version, lineage=lineage(self._node, version))
+        first = replace(round_, version=version, lineage=lineage(self._node, version), name=self._new_name(), past=())
         self.read(first)
         return [do.Say(None, Record(first, stands=True))]
 

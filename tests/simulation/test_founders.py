@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from simulation.chaos import Life, Plan
-from simulation.checkers import BrokenPromiseError, Checker, all_checkers
+from simulation.checkers import Checker, all_checkers
 from simulation.cluster import Node
 from simulation.mutants import FOUNDER_MUTANTS, Mutant
 from simulation.witness import PLACE
@@ -87,13 +87,4 @@ def test_nobody_founds_a_job_beside_one_that_can_be_found(chunk: int) -> None:
 
 @pytest.mark.parametrize("mutant", FOUNDER_MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
-    promises: set[str] = set()
-    with mutant.alive():
-        for seed in range(mutant.near, mutant.near + MOST):
-            try:
-                run(seed)
-            except BrokenPromiseError as broken:
-                promises.add(broken.promise)
-            if promises & {*mutant.killers}:
-                return
-    pytest.fail(f"{mutant.name} was caught by {promises or 'nobody'}")
+    mutant.must_die(run, MOST)

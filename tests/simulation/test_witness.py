@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from simulation.chaos import Life, Plan
-from simulation.checkers import BrokenPromiseError
 from simulation.mutants import WITNESS_MUTANTS, Mutant
 from simulation.witness import PLACE
 
@@ -49,15 +48,4 @@ def test_a_job_with_a_witness_that_is_torn_has_one_history_and_goes_on(chunk: in
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", WITNESS_MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
-    promises: set[str] = set()
-    with mutant.alive():
-        for seed in range(mutant.near, mutant.near + MOST):
-            try:
-                run(seed)
-            except BrokenPromiseError as broken:
-                promises.add(broken.promise)
-            except AssertionError:
-                pass  # the engine's own assertions
-            if promises & {*mutant.killers}:
-                return
-    pytest.fail(f"{mutant.name} was caught by {promises or 'nobody'}")
+    mutant.must_die(run, MOST)
