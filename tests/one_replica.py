@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from values import following, known, member, of_job, ready, sealed
 
+from softrun.agent.consensus.change import changed, difference
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.protocol.effects import Effect, Say
 from softrun.agent.protocol.model import (
@@ -21,6 +22,7 @@ from softrun.agent.protocol.model import (
     Message,
     Prepare,
     Promise,
+    RecordId,
     Refused,
     Round,
 )
@@ -35,6 +37,48 @@ def after(record: Round, *members: Member, number: int = 2, version: int = 0) ->
     """A next record; `number` tells several of them apart."""
     made = following(record, number=number, members=members)
     return replace(made, version=version) if version else made
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An Accept, as tests write it: with the whole record."""
+
+    ballot: Ballot
+    round: Round
+    after: RecordId = NO_RECORD
+
+    def of(self, before: Round) -> Accept:
+        return Accept(self.ballot, difference(before, self.round), self.after if self.after.version else before.id)
+
+    @staticmethod
+    def said(accept: Accept, before: Round) -> Ask:
+        assert accept.after == before.id
+        after = changed(before, accept.change)
+        assert after is not None
+        return Ask(accept.ballot, after)
+
+
+@dataclass(frozen=True)
+class Vow:
+    """A Promise, as tests write it: with the whole record."""
+
+    ballot: Ballot
+    accepted_in: Ballot | None = None
+    accepted: Round | None = None
+    after: RecordId = NO_RECORD
+
+    def of(self, before: Round) -> Promise:
+        accepted = difference(before, self.accepted) if self.accepted is not None else None
+        return Promise(self.ballot, self.accepted_in, accepted, self.after if self.after.version else before.id)
+
+    @staticmethod
+    def said(promise: Promise, before: Round) -> Vow:
+        assert promise.after == before.id
+        accepted = changed(before, promise.accepted) if promise.accepted is not None else None
+        return Vow(promise.ballot, promise.accepted_in, accepted)
+
+
+Said = list[tuple[str | None, Message | Ask | Vow]]
 
 
 class Agent:
@@ -53,62 +97,75 @@ class Agent:
             stands=lambda: self.sure,
         )
         self.replica = Replica(node, peers)
+        self._records: dict[RecordId, Round] = {}
         if record is not None:
             self.replica.read(record)
             self.replica.take()
 
-    def propose(self, round_: Round) -> list[tuple[str | None, Message]]:
+    def propose(self, round_: Round) -> Said:
         base = round_.past[0] if round_.past else ""
-        return self._said(self.replica.propose(replace(round_, name=base)))  # as the engine does: from that record
+        return self._said(self._replica.propose(replace(round_, name=base)))  # as the engine does: from that record
 
-    def begin(self, round_: Round) -> list[tuple[str | None, Message]]:
-        return self._said(self.replica.begin(round_))
+    def begin(self, round_: Round) -> Said:
+        return self._said(self._replica.begin(round_))
 
-    def hear(self, node: str, message: Agreement) -> list[tuple[str | None, Message]]:
-        return self._said([*self.replica.hear(node, self._about(message)), *self.replica.advance()])
+    def hear(self, node: str, message: Agreement | Ask | Vow) -> Said:
+        if isinstance(message, Ask | Vow):
+            message = message.of(self.record)
+        return self._said([*self._replica.hear(node, self._about(message)), *self.replica.advance()])
 
-    def bury(self, *nodes: str, words: LastWords | None = None) -> list[tuple[str | None, Message]]:
+    def bury(self, *nodes: str, words: LastWords | None = None) -> Said:
         """It hears the last words of these: they knew the record that it knows, and had accepted nothing."""
         for node in nodes:
             self.gone.add(node)
-            self.replica.bury(node, words or LastWords(self.record))
+            self._replica.bury(node, words or LastWords(self.record))
         return self._said(self.replica.advance())
 
-    def greet(
-        self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None
-    ) -> list[tuple[str | None, Message]]:
+    def greet(self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None) -> Said:
         hello = Hello(ready(member(node), known(version, lineage) if version else NO_RECORD), promises)
-        return self._said([*self.replica.greet(node, hello), *self.replica.advance()])
+        return self._said([*self._replica.greet(node, hello), *self.replica.advance()])
 
     def _about(self, message: Agreement) -> Agreement:
         """Of its own job, where a test leaves that out."""
         return message if message.after.version else replace(message, after=self.record.id)
 
-    def learn(self) -> list[tuple[str | None, Message]]:
+    def learn(self) -> Said:
         """What it says when it has learned something of its peers."""
-        return self._said(self.replica.advance())
+        return self._said(self._replica.advance())
 
-    def compare(self, node: str, round_: Round) -> list[tuple[str | None, Message]] | None:
+    def compare(self, node: str, round_: Round) -> Said | None:
         answer = self.replica.compare(node, round_)
         return self._said(answer) if answer is not None else None
+
+    @property
+    def _replica(self) -> Replica:
+        """Before it is told anything: what it says then is about the record that it has now, or the next."""
+        if self.replica.record is not None:
+            self._records[self.record.id] = self.record
+        return self.replica
 
     @property
     def record(self) -> Round:
         assert self.replica.record is not None
         return self.replica.record
 
-    @staticmethod
-    def _said(effects: list[Effect]) -> list[tuple[str | None, Message]]:
-        said: list[tuple[str | None, Message]] = []
+    def _said(self, effects: list[Effect]) -> Said:
+        said: Said = []
         for effect in effects:
             assert isinstance(effect, Say)
-            message = effect.message
-            if isinstance(message, Prepare | Promise | Accept | Accepted | Refused | Decided):
-                assert message.after.version
-                message = replace(message, after=NO_RECORD)  # so that the tests can leave it out
-            if isinstance(message, Decided):
-                message = replace(message, by_proof=False)  # `by_proof` of the record tells
-            said.append((effect.node, message))
+            match effect.message:
+                case Accept() as message:
+                    said.append((effect.node, Ask.said(message, self._records[message.after])))
+                case Promise() as message:
+                    said.append((effect.node, Vow.said(message, self._records[message.after])))
+                case Prepare() | Accepted() | Refused() | Decided() as message:
+                    assert message.after.version
+                    message = replace(message, after=NO_RECORD)  # so that the tests can leave it out
+                    if isinstance(message, Decided):
+                        message = replace(message, by_proof=False)  # `by_proof` of the record tells
+                    said.append((effect.node, message))
+                case message:
+                    said.append((effect.node, message))
         return said
 
 

@@ -14,6 +14,7 @@ from softrun.agent.protocol.model import (
     Address,
     Ballot,
     Beat,
+    Change,
     Decided,
     Hello,
     JobSettings,
@@ -84,6 +85,9 @@ local_ranks = st.integers(0, 65535)
 workers = st.builds(Worker, local_ranks, numbers)
 members = st.builds(Member, names, numbers, hosts, ports, names, st.tuples(workers) | st.just(()))
 ids = st.builds(RecordId, names, numbers, names)
+runs: st.SearchStrategy[tuple[tuple[int, int], ...]] = st.lists(
+    st.tuples(st.integers(-1, 9), st.integers(1, 9)), max_size=3
+).map(tuple)
 reports: st.SearchStrategy[Report] = st.builds(
     Report,
     members,
@@ -149,12 +153,13 @@ rounds: st.SearchStrategy[Round] = st.one_of(
         **facts,  # type: ignore[arg-type]
     ),
 )
+changes = st.builds(Change, rounds, runs)
 seconds = st.floats(0, 2**40)
 ballots: st.SearchStrategy[Ballot] = st.tuples(numbers, names)
 
 
-def _asks_for(ballot: Ballot, round_: Round, lineage: str) -> Accept:
-    return Accept(ballot, round_, RecordId(lineage, round_.version - 1, round_.past[0]))
+def _asks_for(ballot: Ballot, round_: Round, runs: tuple[tuple[int, int], ...], lineage: str) -> Accept:
+    return Accept(ballot, Change(round_, runs), RecordId(lineage, round_.version - 1, round_.past[0]))
 
 
 worker_names = st.builds(lambda node, rank: f"{node}/{rank}", names, st.integers(0, 99))
@@ -172,10 +177,10 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Witnessed, ids),
     st.builds(Prepare, ballots, ids),
     st.builds(Promise, ballots, after=ids),
-    st.builds(Promise, ballots, ballots, rounds, ids),
+    st.builds(Promise, ballots, ballots, changes, ids),
     st.builds(LastWords),
     st.builds(LastWords, rounds, st.none(), st.none(), reports),
-    st.builds(_asks_for, ballots, rounds.filter(lambda round_: bool(round_.version and round_.past)), names),
+    st.builds(_asks_for, ballots, rounds.filter(lambda round_: bool(round_.version and round_.past)), runs, names),
     st.builds(Accepted, ballots, ids),
     st.builds(Refused, ballots, ids),
     st.builds(

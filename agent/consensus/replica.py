@@ -6,7 +6,7 @@ of one):
 
     leader → voters    Prepare(ballot)
     voter  → leader    Promise(what it accepted last)
-    leader → voters    Accept(ballot, round)
+    leader → voters    Accept(ballot, what the next record differs in)
     voter  → leader    Accepted
     leader → everybody Decided
 
@@ -30,13 +30,13 @@ Nothing is written to a disk: an agent that ends never returns under its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
 from math import inf
 from operator import attrgetter
 
+from softrun.agent.consensus.change import changed, difference
 from softrun.agent.consensus.descent import IN_RECORD, Ancestry, Kin, kin_of, names_before
 from softrun.agent.consensus.quorum import is_majority, is_quorum
 from softrun.agent.protocol import effects as do
@@ -86,16 +86,21 @@ class _Attempt:
     """A ballot of this agent's that is under way."""
 
     ballot: Ballot
-    wish: Round
+    wish: Round  # what it would ask for, or does
     missing: dict[str, None]  # the voters that have not answered what was asked last
     answered: set[str] = field(default_factory=set)
-    promises: list[Promise] = field(default_factory=list)
+    bound: tuple[Ballot, Round] | None = None  # what the highest ballot has accepted, of those that have promised
     accept: Accept | None = None  # once it is asked for
 
     def hear(self, node: str) -> None:
         """Note that a voter has answered."""
         self.missing.pop(node, None)
         self.answered.add(node)
+
+    def bind(self, accepted_in: Ballot, accepted: Round) -> None:
+        """Note that a voter had accepted something: if it was decided, it is what has to be asked for."""
+        if self.bound is None or accepted_in > self.bound[0]:
+            self.bound = accepted_in, accepted
 
 
 class Replica:
@@ -198,7 +203,8 @@ class Replica:
         self._attempt = self._new_attempt(max(ahead, self._promised[0] + 1, 1), round_)
         prepare = Prepare(self._attempt.ballot, record.id)
         self._promised = prepare.ballot
-        self._attempt.promises.append(self._promise(prepare))
+        if self._accepted is not None:
+            self._attempt.bind(self._accepted_in, self._accepted)
         self._attempt.hear(self._node)
         for node, ballot in self._promised_ahead.items():
             self._take_promise(node, ballot)
@@ -221,10 +227,13 @@ class Replica:
         if self.record is None or attempt is None or not self._suffices(attempt.answered, attempt.missing):
             return []
         if attempt.accept is None:
-            return self._ask_to_accept(attempt, _bound_to(attempt.promises, self._votes_left()) or attempt.wish)
+            for words in self._votes_left():
+                if words.accepted_in is not None and words.accepted is not None:
+                    attempt.bind(words.accepted_in, words.accepted)
+            return self._ask_to_accept(attempt, attempt.bound[1] if attempt.bound is not None else attempt.wish)
         decided = Decided(attempt.ballot, attempt.accept.after, by_proof=not is_quorum(self.record, attempt.answered))
         effects = _say(self.record, decided)
-        self._adopt(_decided(attempt.accept.round, by_proof=decided.by_proof), self._accepted_at, proposed=True)
+        self._adopt(_decided(attempt.wish, by_proof=decided.by_proof), self._accepted_at, proposed=True)
         return effects
 
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
@@ -244,10 +253,11 @@ class Replica:
             raise AssertionError("a ballot without voters")
         if round_ is attempt.wish:
             round_ = self._christened(round_, self.record)
-        attempt.accept = Accept(attempt.ballot, round_, self.record.id)
+        attempt.wish = round_
+        attempt.accept = Accept(attempt.ballot, difference(self.record, round_), self.record.id)
         attempt.missing = self._voters(self.record)
         attempt.answered.clear()
-        self._vote(attempt.accept)
+        self._vote(attempt.ballot, round_)
         attempt.hear(self._node)
         return [*_say(self.record, attempt.accept), *self.advance()]
 
@@ -283,7 +293,6 @@ class Replica:
     def _take_promise(self, node: str, ballot: Ballot) -> None:
         attempt = self._attempt
         if attempt is not None and attempt.accept is None and attempt.ballot == ballot:
-            attempt.promises.append(Promise(ballot))
             attempt.hear(node)
 
     # --- what others say
@@ -296,16 +305,16 @@ class Replica:
         if message.after.name != record.name:
             return self._asked_about_another(node, message, record)
         match message:
-            case Accept():
-                return self._asked_to_accept(node, message)
+            case Accept(ballot, change):
+                round_ = changed(record, change)
+                return self._asked_to_accept(node, ballot, round_) if round_ is not None else []
             case Prepare(ballot) if self._votes(self._node):
                 if ballot < self._promised:
                     return [do.Say(node, Refused(self._promised, record.id))]
                 self._promised = ballot
                 return [do.Say(node, self._promise(message))]
             case Promise(ballot) if (attempt := self._under_way(ballot)) and not attempt.accept:
-                attempt.promises.append(message)
-                attempt.hear(node)
+                self._promised_with(node, message, attempt, record)
             case Accepted(ballot) if (attempt := self._under_way(ballot)) and attempt.accept:
                 attempt.hear(node)
             case Refused(promised):
@@ -318,10 +327,23 @@ class Replica:
                 pass  # of another ballot
         return []
 
+    def _promised_with(self, node: str, promise: Promise, attempt: _Attempt, record: Round) -> None:
+        if promise.accepted_in is not None and promise.accepted is not None:
+            accepted = changed(record, promise.accepted)
+            if accepted is None:
+                return
+            attempt.bind(promise.accepted_in, accepted)
+        attempt.hear(node)
+
     def _asked_about_another(self, node: str, message: Agreement, record: Round) -> list[Effect]:
         """Show the record to who asks about an older one: the next was decided without its knowing."""
-        asks = isinstance(message, Prepare) or (isinstance(message, Accept) and message.round.name != record.name)
-        return self.show(node) if asks and self._ancestry.kin(message.after) is Kin.OLDER else []
+        match message:
+            case Prepare() if self.knows(message.after):
+                return self.show(node)
+            case Accept(change=change) if change.round.name != record.name and self.knows(message.after):
+                return self.show(node)
+            case _:
+                return []
 
     def is_behind(self, message: Agreement | Hello) -> bool:
         """Whether the sender of a message that was heard knows a record that this agent does not."""
@@ -488,25 +510,28 @@ class Replica:
     def _under_way(self, ballot: Ballot) -> _Attempt | None:
         return self._attempt if self._attempt is not None and self._attempt.ballot == ballot else None
 
-    def _asked_to_accept(self, node: str, message: Accept) -> list[Effect]:
+    def _asked_to_accept(self, node: str, ballot: Ballot, round_: Round) -> list[Effect]:
+        if self.record is None:
+            raise AssertionError("a ballot without voters")
         if not self._votes(self._node):
-            self._accept(message)  # until it is decided
+            self._accept(ballot, round_)  # until it is decided
             return []
-        if message.ballot < self._promised:
-            return [do.Say(node, Refused(self._promised, message.after))]
-        self._vote(message)
-        return [do.Say(node, Accepted(message.ballot, message.after))]
+        if ballot < self._promised:
+            return [do.Say(node, Refused(self._promised, self.record.id))]
+        self._vote(ballot, round_)
+        return [do.Say(node, Accepted(ballot, self.record.id))]
 
-    def _vote(self, message: Accept) -> None:
-        self._promised = message.ballot
-        self._accept(message)
+    def _vote(self, ballot: Ballot, round_: Round) -> None:
+        self._promised = ballot
+        self._accept(ballot, round_)
 
-    def _accept(self, message: Accept) -> None:
-        self._accepted_in, self._accepted, self._accepted_at = message.ballot, message.round, self._peers.now()
+    def _accept(self, ballot: Ballot, round_: Round) -> None:
+        self._accepted_in, self._accepted, self._accepted_at = ballot, round_, self._peers.now()
 
     def _promise(self, prepare: Prepare) -> Promise:
-        accepted_in = self._accepted_in if self._accepted is not None else None
-        return Promise(prepare.ballot, accepted_in, self._accepted, prepare.after)
+        if self._accepted is None or self.record is None:
+            return Promise(prepare.ballot, after=prepare.after)
+        return Promise(prepare.ballot, self._accepted_in, difference(self.record, self._accepted), prepare.after)
 
 
 def _say(record: Round, message: Agreement) -> list[Effect]:
@@ -526,10 +551,5 @@ def _votes_in(record: Round, node: str) -> bool:
     return node in record.by_node or (node != "" and node == record.witness)
 
 
-def _bound_to(*votes: Sequence[Promise | LastWords]) -> Round | None:
-    """What the highest ballot has accepted: it may have been decided."""
-    return max(chain(*votes), key=_accepted_in).accepted
-
-
-def _accepted_in(vote: Promise | LastWords) -> Ballot:
+def _accepted_in(vote: LastWords) -> Ballot:
     return vote.accepted_in or NO_BALLOT

@@ -12,10 +12,10 @@ from softrun.agent.errors import ProtocolError
 from softrun.agent.links.names import Place
 from softrun.agent.links.quiet_log import QuietLog, escaped
 from softrun.agent.links.sealing import Sealing
+from softrun.agent.protocol.codec import MAX_LINE
 
 FIRST_BYTES = 4096  # the most that an unknown peer can make this agent keep
-MAX_LINE = 1 << 20
-MAX_UNSENT = 8 << 20
+MAX_UNSENT = 2 * MAX_LINE
 
 
 class Connection:

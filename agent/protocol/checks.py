@@ -27,6 +27,7 @@ from softrun.agent.protocol.model import (
     Address,
     Ballot,
     BarrierAnswer,
+    Change,
     Decided,
     Hello,
     JobSettings,
@@ -76,10 +77,11 @@ def check_message(message: Message) -> None:
             check_report(message)
         case Hello():
             check_report(message.report)
-        case Accept() | Record():
+        case Accept(change=change) | Promise(accepted=Change() as change):
+            for fault in _of_round(change.round, whole=False):
+                raise ProtocolError(f"a change of the job's record cannot be meant: {fault}")
+        case Record():
             check_round(message.round)
-        case Promise(accepted=Round() as accepted):
-            check_round(accepted)
         case LastWords():
             for round_ in (message.round, message.accepted):
                 if round_ is not None:
@@ -97,7 +99,8 @@ _NEEDED = frozenset({"restart_policy", "worker_failure"})
 # Each of these yields what is wrong, and assumes of the rest no more than what was found to be right before.
 
 
-def _of_round(round_: Round) -> Iterator[str]:
+def _of_round(round_: Round, *, whole: bool = True) -> Iterator[str]:
+    """`whole`: with all of its members."""
     yield from _of_fields(round_)
     yield from _of_settings(round_.settings)
     yield from _of_members(round_.members)
@@ -123,13 +126,13 @@ def _of_round(round_: Round) -> Iterator[str]:
     elif round_.phase is Phase.GIVEN_UP:
         yield "phase GIVEN_UP has no heir"
     if round_.phase is Phase.SEALED:
-        yield from _of_world(round_)
+        yield from _of_world(round_, whole=whole)
     elif round_.leave_after:
         yield f"phase {round_.phase.value} has leave_after {round_.leave_after}, which only a world has"
 
 
-def _of_world(round_: Round) -> Iterator[str]:
-    if not round_.members:
+def _of_world(round_: Round, *, whole: bool) -> Iterator[str]:
+    if whole and not round_.members:
         yield "phase SEALED has no members"
     for member in round_.members:
         if not member.workers:
@@ -202,12 +205,12 @@ def _of_message(message: Message) -> Iterator[str]:
         case _:
             pass
     match message:
-        case Accept(round=round_, after=after) if not round_.follows(after):
-            yield f"version {round_.version} is no record after version {after.version}"
+        case Accept(change=change, after=after) if not change.round.follows(after):
+            yield f"version {change.round.version} is no record after version {after.version}"
         case Prepare() | Promise() | Accept() | Accepted() | Decided():
             yield from _of_ballot(message.ballot)
-            if isinstance(message, Promise) and message.accepted_in is not None:
-                yield from _of_ballot(message.accepted_in)
+            if isinstance(message, Promise):
+                yield from _of_vote(message.accepted_in, message.accepted)
         case LastWords(round_, accepted_in, accepted, _):
             yield from _of_last_words(round_, accepted_in, accepted)
         case Calls():
@@ -224,14 +227,16 @@ def _of_message(message: Message) -> Iterator[str]:
 
 
 def _of_last_words(round_: Round | None, accepted_in: Ballot | None, accepted: Round | None) -> Iterator[str]:
-    if accepted_in is None and accepted is None:
-        return
-    if accepted_in is None or accepted is None:
-        yield "something was accepted in no ballot, or nothing in a ballot"
-        return
-    yield from _of_ballot(accepted_in)
-    if round_ is not None and not accepted.follows(round_.id):
+    yield from _of_vote(accepted_in, accepted)
+    if round_ is not None and accepted is not None and not accepted.follows(round_.id):
         yield f"version {accepted.version} was accepted as the next one after {round_.version}"
+
+
+def _of_vote(accepted_in: Ballot | None, accepted: Round | Change | None) -> Iterator[str]:
+    if (accepted_in is None) != (accepted is None):
+        yield "something was accepted in no ballot, or nothing in a ballot"
+    elif accepted_in is not None:
+        yield from _of_ballot(accepted_in)
 
 
 def _of_calls(calls: Calls) -> Iterator[str]:

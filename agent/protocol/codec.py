@@ -5,12 +5,17 @@ A round goes to each of its N members, so what members have in common is written
     [protocol version, the round without its members, [kind, …], [member, …]]
     kind     [incarnation, role, [[local rank, incarnation], …] of its workers, lease_number]
     member   [node, host, port, preferred rank, which kind it is]
+
+What is as by default is left out, in records and messages alike. A record whose predecessor the reader has is sent as
+what it differs in from that one (`softrun.agent.consensus.change`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
@@ -22,16 +27,16 @@ from softrun.agent.protocol.model import (
     Accepted,
     Ballot,
     Beat,
+    Change,
     Decided,
     Hello,
-    JobSettings,
     LastWords,
     Member,
     Message,
-    Phase,
     Prepare,
     Promise,
     Record,
+    RecordId,
     Refused,
     Report,
     Round,
@@ -41,10 +46,17 @@ from softrun.agent.protocol.model import (
 
 PROTOCOL_VERSION = 13
 """The version of the record and of the messages. All agents of a job must speak the same one."""
+MAX_LINE = 8 << 20
+"""The bytes of the longest message."""
+MOST_OF_RECORD = MAX_LINE // 2 - (1 << 16)
+"""How many of them the members of a record may take: last words carry two records, and the rest is small."""
 
 _Kind = tuple[int, str, tuple[tuple[int, int], ...], int]
 _Place = tuple[str, str, int, int, NonNegativeInt]
 _Written = tuple[int, Round, list[_Kind], list[_Place]]
+_PLACE: TypeAdapter[_Place] = TypeAdapter(_Place)
+_From = TypeVar("_From")
+_To = TypeVar("_To")
 
 _ROUND: TypeAdapter[_Written] = TypeAdapter(_Written)
 _NAMES: dict[type, bytes] = {
@@ -63,23 +75,30 @@ _NAMES: dict[type, bytes] = {
     Calls: b"calls",
     Verdict: b"verdict",
 }
+_CARRIERS = (Accept, Promise, Record, LastWords)
+"""The messages that carry records. What they say besides is written in the order of their fields."""
 _ADAPTERS: dict[bytes, TypeAdapter[Message]] = {
-    name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in (Accept, Promise, Record, LastWords)
+    name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in _CARRIERS
 }
-_CARRIES: dict[bytes, TypeAdapter[tuple[Accept | Promise | Record, _Written | None]]] = {
-    _NAMES[kind]: TypeAdapter(tuple[kind, _Written | None])  # type: ignore[valid-type]
-    for kind in (Accept, Promise, Record)
-}
-"""The messages that carry a record, which is written apart from the rest."""
+_Runs = tuple[tuple[int, int], ...]
+_ACCEPT: TypeAdapter[tuple[Ballot, _Written, _Runs, RecordId]] = TypeAdapter(tuple[Ballot, _Written, _Runs, RecordId])
+_PROMISE: TypeAdapter[tuple[Ballot, Ballot | None, _Written | None, _Runs, RecordId]] = TypeAdapter(
+    tuple[Ballot, Ballot | None, _Written | None, _Runs, RecordId]
+)
+_RECORD: TypeAdapter[tuple[_Written, bool, float, str, str]] = TypeAdapter(tuple[_Written, bool, float, str, str])
 _LAST_WORDS: TypeAdapter[tuple[_Written | None, Ballot | None, _Written | None, Report | None]] = TypeAdapter(
     tuple[_Written | None, Ballot | None, _Written | None, Report | None]
 )
-_NO_ROUND = Round(0, 0, Phase.OPEN, (), JobSettings(1, 1, "", ""))
 
 
 def encode_round(round_: Round) -> bytes:
     """Return the record as the store holds it."""
-    return _ROUND.dump_json(_written(round_))
+    return _json(_ROUND, _written(round_))
+
+
+def _json(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    """Without what is as by default: that is most of a report, which each of thousands of nodes sends."""
+    return adapter.dump_json(value, exclude_defaults=True)
 
 
 def _written(round_: Round) -> _Written:
@@ -99,6 +118,11 @@ def _written(round_: Round) -> _Written:
         for incarnation, role, workers, lease_number in kinds
     ]
     return PROTOCOL_VERSION, replace(round_, members=()), written, places
+
+
+def bytes_of_members(nodes: int, node: str, host: str) -> int:
+    """Return how many bytes so many members of a record take, if their names are as long as these."""
+    return nodes * len(_PLACE.dump_json((node, host, 65535, nodes, nodes)) + b",")
 
 
 def decode_round(data: bytes) -> Round:
@@ -142,20 +166,20 @@ def _workers(written: tuple[tuple[int, int], ...]) -> tuple[Worker, ...]:
 
 def encode_message(message: Message) -> bytes:
     """Return a message as it goes over a link, without the newline that ends it there: its kind, a space, JSON."""
-    kind = type(message)
-    name = _NAMES[kind]
+    name = _NAMES[type(message)]
     match message:
-        case Accept() | Record():
-            body = _CARRIES[name].dump_json((replace(message, round=_NO_ROUND), _written(message.round)))
-        case Promise(accepted=Round() as accepted):
-            body = _CARRIES[name].dump_json((replace(message, accepted=None), _written(accepted)))
-        case LastWords(round_, accepted_in, accepted, report):
-            known, next_one = (_written(each) if each is not None else None for each in (round_, accepted))
-            body = _LAST_WORDS.dump_json((known, accepted_in, next_one, report))
-        case Promise():
-            body = _CARRIES[name].dump_json((message, None))
+        case Accept(ballot, change, after):
+            body = _json(_ACCEPT, (ballot, _written(change.round), change.members, after))
+        case Promise(ballot, accepted_in, None, after):
+            body = _json(_PROMISE, (ballot, accepted_in, None, (), after))
+        case Promise(ballot, accepted_in, Change(round_, runs), after):
+            body = _json(_PROMISE, (ballot, accepted_in, _written(round_), runs, after))
+        case Record(round_, stands, worked_s, over, apart_from):
+            body = _json(_RECORD, (_written(round_), stands, worked_s, over, apart_from))
+        case LastWords(known, accepted_in, accepted, report):
+            body = _json(_LAST_WORDS, (_maybe(_written, known), accepted_in, _maybe(_written, accepted), report))
         case _:
-            body = _ADAPTERS[name].dump_json(message)
+            body = _json(_ADAPTERS[name], message)
     return name + b" " + body
 
 
@@ -169,20 +193,25 @@ def decode_message(data: bytes) -> Message:
 def _read_message(data: bytes) -> Message:
     name, _, body = data.partition(b" ")
     try:
-        if name in _CARRIES:
-            message, written = _CARRIES[name].validate_json(body)
-            round_ = _read(written) if written is not None else None
-            if isinstance(message, Promise):
-                return replace(message, accepted=round_)
-            if round_ is None:
-                raise ProtocolError("a message on a link cannot be read: it lacks its record")
-            return replace(message, round=round_)
+        if name == _NAMES[Accept]:
+            ballot, written, runs, after = _ACCEPT.validate_json(body)
+            return Accept(ballot, Change(_read(written), runs), after)
+        if name == _NAMES[Promise]:
+            ballot, accepted_in, maybe_written, runs, after = _PROMISE.validate_json(body)
+            change = Change(_read(maybe_written), runs) if maybe_written is not None else None
+            return Promise(ballot, accepted_in, change, after)
+        if name == _NAMES[Record]:
+            written, stands, worked_s, over, apart_from = _RECORD.validate_json(body)
+            return Record(_read(written), stands, worked_s, over, apart_from)
         if name == _NAMES[LastWords]:
-            known, accepted_in, next_one, report = _LAST_WORDS.validate_json(body)
-            read = [_read(each) if each is not None else None for each in (known, next_one)]
-            return LastWords(read[0], accepted_in, read[1], report)
+            known, accepted_in, accepted, report = _LAST_WORDS.validate_json(body)
+            return LastWords(_maybe(_read, known), accepted_in, _maybe(_read, accepted), report)
         if name not in _ADAPTERS:
             raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}")
         return _ADAPTERS[name].validate_json(body)
     except ValidationError as error:
         raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}") from error
+
+
+def _maybe(convert: Callable[[_From], _To], value: _From | None) -> _To | None:
+    return convert(value) if value is not None else None

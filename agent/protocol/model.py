@@ -223,6 +223,19 @@ class Round:
         return {member.node: member for member in self.members}
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the next record differs in from the one before. `softrun.agent.consensus.change` makes and applies it.
+
+    `round` is the next one with only those of its members that the one before has not, or has otherwise. `members` says
+    who its members are, in rank order: each item is where in the one before they begin, and how many; -1 for the next
+    ones of `round`.
+    """
+
+    round: Round
+    members: tuple[tuple[int, int], ...]
+
+
 def lineage(founder: str, version: int) -> str:
     """Return the name of the lineage of records that `founder` begins with this version."""
     return f"{founder}@{version}"
@@ -284,16 +297,19 @@ class Promise:
 
     ballot: Ballot
     accepted_in: Ballot | None = None
-    accepted: Round | None = None
+    accepted: Change | None = None
     after: RecordId = NO_RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Asks a member of the record `after` to accept this as the next one. Who is no member keeps it until Decided."""
+    """Asks a member of the record `after` to accept this as the next one. Who is no member keeps it until Decided.
+
+    `change` is what it differs in, since a record that goes to all of its N members would take O(N²) bytes.
+    """
 
     ballot: Ballot
-    round: Round
+    change: Change
     after: RecordId = NO_RECORD
 
 

@@ -451,10 +451,10 @@ def _newcomers(round_: Round, reports: dict[str, Report], dead: set[str]) -> lis
         ranks.merge(report.member, report.member, report.done)
         for node, report in reports.items()
         if report.intent is NodeIntent.READY
-        and member_status.joins(report, round_)
         and not report.leaving
         and report.member.life not in placed
         and node not in dead
+        and member_status.joins(report, round_)
     ]
     return [m for m in newcomers if m.workers]
 

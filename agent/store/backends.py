@@ -11,6 +11,7 @@ from softrun.agent.errors import UsageError
 from softrun.agent.links.names import is_address, is_loopback
 from softrun.agent.links.secret import new_token, read_token
 from softrun.agent.protocol.checks import is_host
+from softrun.agent.protocol.codec import MOST_OF_RECORD, bytes_of_members
 from softrun.agent.protocol.model import Address
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store import etcd_client
@@ -85,6 +86,7 @@ def choose_backend(
         # Node 0 may start last, and only this waits for it.
         search_s, listens, named = max(search_s, settings.join_timeout), settings.rank == 0, endpoints[0]
     own = local_addr or address_towards([(each.host, each.port) for each in endpoints], search_s)
+    _refuse_larger(nodes, node, own)
     secret = _secret(settings)
     if secret is None and all(each.port == 0 for each in endpoints):
         secret = new_token()  # nobody else can find this job
@@ -112,6 +114,16 @@ def _witness(settings: RendezvousSettings, endpoints: tuple[Address, ...]) -> Ad
 def _refuse_witness(settings: RendezvousSettings, where: str) -> None:
     if settings.witness is not None:
         raise UsageError(f"--rdzv_conf witness={settings.witness} is of no use {where}")
+
+
+def _refuse_larger(nodes: int, node: str, host: str) -> None:
+    """The agents send each other the record, which names all nodes."""
+    size = bytes_of_members(nodes, node, host)
+    if size > MOST_OF_RECORD:
+        raise UsageError(
+            f"--nnodes: the record of a job of {nodes} nodes with names such as {printable(node)} takes up to "
+            f"{size / 2**20:.1f} MiB, and {MOST_OF_RECORD / 2**20:.1f} at most: give a lower MAX, or shorter host names"
+        )
 
 
 def _bind(own: str, given: str | None, endpoints: tuple[Address, ...]) -> str:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import following, member, messages, of_job, ready, rounds, sealed
 
+from softrun.agent.consensus.change import difference
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol import codec
 from softrun.agent.protocol.live import Calls, Made, Verdict
@@ -42,8 +43,8 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Witnessed(WORLD.id),
         LastWords(WORLD, BALLOT, NEXT, ready(member("a"))),
         Prepare(BALLOT, WORLD.id),
-        Promise(BALLOT, (2, "b"), NEXT, WORLD.id),
-        Accept(BALLOT, NEXT, WORLD.id),
+        Promise(BALLOT, (2, "b"), difference(WORLD, NEXT), WORLD.id),
+        Accept(BALLOT, difference(WORLD, NEXT), WORLD.id),
         Accepted(BALLOT, WORLD.id),
         Refused(BALLOT, WORLD.id),
         Decided(BALLOT, WORLD.id),
@@ -78,21 +79,21 @@ def test_a_message_is_a_kind_and_json_on_one_line(kind: type[Message]) -> None:
 
 
 def test_a_message_without_the_record_that_it_carries_is_a_protocol_error() -> None:
-    for kind in (Accept, Record):
-        line = codec.encode_message(ONE_OF_EACH[kind])
-        name, _, body = line.partition(b" ")
-        message, _ = json.loads(body)
-        with pytest.raises(ProtocolError, match="lacks its record"):
-            codec.decode_message(name + b" " + json.dumps([message, None]).encode())
+    for kind, place in ((Accept, 1), (Record, 0)):
+        name, _, body = codec.encode_message(ONE_OF_EACH[kind]).partition(b" ")
+        parts = json.loads(body)
+        parts[place] = None
+        with pytest.raises(ProtocolError, match="cannot be read"):
+            codec.decode_message(name + b" " + json.dumps(parts).encode())
 
 
 def test_a_record_in_a_message_is_checked_like_one_in_the_store() -> None:
     name, _, body = codec.encode_message(Record(WORLD)).partition(b" ")
     for place, value, said in ((0, 99, "version 99"), (2, [], "of a kind that it does not have")):
-        message, written = json.loads(body)
+        written, *rest = json.loads(body)
         written[place] = value
         with pytest.raises(ProtocolError, match=said):
-            codec.decode_message(name + b" " + json.dumps([message, written]).encode())
+            codec.decode_message(name + b" " + json.dumps([written, *rest]).encode())
 
 
 @given(st.binary())

@@ -8,19 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from one_replica import FAST, FIRST, FOUR, JOB, SECOND, A, Agent, B, C, D, after
+from one_replica import FAST, FIRST, FOUR, JOB, SECOND, A, Agent, Ask, B, C, D, Vow, after
 from values import known, member, of_job, opened, ready, sealed
 
 from softrun.agent.protocol.effects import Say
 from softrun.agent.protocol.model import (
-    Accept,
     Accepted,
     Ballot,
     Decided,
     Hello,
     LastWords,
     Prepare,
-    Promise,
     Record,
     Refused,
     Round,
@@ -31,10 +29,10 @@ from softrun.agent.protocol.model import (
 
 def test_the_first_member_asks_at_once_and_decides_when_all_have_accepted() -> None:
     a, b, c = (Agent(node) for node in "abc")
-    assert a.propose(SECOND) == [(None, Accept(FAST, SECOND))]
+    assert a.propose(SECOND) == [(None, Ask(FAST, SECOND))]
     assert list(a.replica.missing) == ["b", "c"]
-    assert b.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(FAST))]
-    assert c.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(FAST))]
+    assert b.hear("a", Ask(FAST, SECOND)) == [("a", Accepted(FAST))]
+    assert c.hear("a", Ask(FAST, SECOND)) == [("a", Accepted(FAST))]
     assert b.record == FIRST, "it is not decided yet"
     assert a.hear("b", Accepted(FAST)) == []
     assert a.record == FIRST, "a silent member may be asked later, and must know what was agreed on"
@@ -50,13 +48,13 @@ def test_the_first_member_asks_at_once_and_decides_when_all_have_accepted() -> N
 def test_who_is_alone_decides_at_once() -> None:
     agent = Agent("a", record=of_job(JOB, opened(A)))
     following = after(agent.record, A)
-    assert agent.propose(following) == [(None, Accept(FAST, following)), (None, Decided(FAST))]
+    assert agent.propose(following) == [(None, Ask(FAST, following)), (None, Decided(FAST))]
     assert agent.record == following
 
 
 def test_who_is_not_a_member_keeps_what_is_asked_and_learns_that_it_is_decided() -> None:
     newcomer = Agent("d")
-    assert newcomer.hear("a", Accept(FAST, SECOND)) == [], "nobody waits for it"
+    assert newcomer.hear("a", Ask(FAST, SECOND)) == [], "nobody waits for it"
     newcomer.hear("a", Decided((1, "b")))
     assert newcomer.record == FIRST, "that is another ballot"
     newcomer.hear("a", Decided(FAST))
@@ -90,7 +88,7 @@ def test_another_member_asks_for_promises_first() -> None:
     agent.gone.add("a")
     following = after(FIRST, B, C)
     assert agent.propose(following) == [(None, Prepare(ballot))]
-    assert agent.hear("c", Promise(ballot)) == [(None, Accept(ballot, following))]
+    assert agent.hear("c", Vow(ballot)) == [(None, Ask(ballot, following))]
     assert agent.hear("c", Accepted(ballot)) == [(None, Decided(ballot))]
     assert agent.record == following
 
@@ -109,7 +107,7 @@ def test_those_that_begin_to_follow_it_promise_before_they_are_asked() -> None:
         _, promise = following(name, FOUR)
         assert promise == (1, "b")
         assert agent.greet(name, FOUR.version, JOB, promise) == []
-    assert agent.propose(wish) == [(None, Accept((1, "b"), wish))]
+    assert agent.propose(wish) == [(None, Ask((1, "b"), wish))]
 
 
 def test_the_others_are_asked_and_they_alone() -> None:
@@ -117,7 +115,7 @@ def test_the_others_are_asked_and_they_alone() -> None:
     agent.gone.add("a")
     agent.greet("c", FOUR.version, JOB, (1, "b"))
     assert agent.propose(wish) == [("d", Prepare((1, "b"))), ("a", Prepare((1, "b")))]
-    assert agent.greet("d", FOUR.version, JOB, (1, "b")) == [(None, Accept((1, "b"), wish))], "or it promises by itself"
+    assert agent.greet("d", FOUR.version, JOB, (1, "b")) == [(None, Ask((1, "b"), wish))], "or it promises by itself"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +130,10 @@ def test_a_promise_about_another_record_or_to_another_node_is_none(version: int,
 
 def test_who_has_promised_accepts_nothing_from_lower_ballots() -> None:
     agent, _ = following("c")
-    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Refused((1, "b")))]
+    assert agent.hear("a", Ask(FAST, SECOND)) == [("a", Refused((1, "b")))]
     assert agent.replica.promise_ahead("b") == (1, "b"), "still"
     assert agent.replica.promise_ahead("a") == (2, "a"), "a higher one"
-    assert agent.hear("b", Accept((1, "b"), after(FIRST, B, C))) == [("b", Refused((2, "a")))]
+    assert agent.hear("b", Ask((1, "b"), after(FIRST, B, C))) == [("b", Refused((2, "a")))]
 
 
 def test_a_first_member_that_was_promised_a_higher_ballot_uses_that() -> None:
@@ -148,7 +146,7 @@ def test_a_first_member_that_was_promised_a_higher_ballot_uses_that() -> None:
 def test_nothing_is_promised_ahead_if(why: str) -> None:
     agent = Agent("d" if why == "it is no voter" else "c")
     if why == "it has accepted something":
-        agent.hear("a", Accept(FAST, SECOND))
+        agent.hear("a", Ask(FAST, SECOND))
     assert agent.replica.promise_ahead("a" if why == "its leader needs no promise" else "b") is None
 
 
@@ -158,7 +156,7 @@ def test_before_anybody_is_asked_to_accept_the_wish_may_change() -> None:
     agent.propose(after(FIRST, B, C))
     newer = after(FIRST, B)
     assert agent.propose(newer) == [], "it has asked already"
-    assert agent.hear("c", Promise(ballot)) == [(None, Accept(ballot, newer))]
+    assert agent.hear("c", Vow(ballot)) == [(None, Ask(ballot, newer))]
 
 
 def test_what_one_accepted_before_its_proposer_died_is_what_is_decided() -> None:
@@ -166,26 +164,26 @@ def test_what_one_accepted_before_its_proposer_died_is_what_is_decided() -> None
     agent, ballot = Agent("b"), (1, "b")
     agent.gone.add("a")
     assert agent.propose(after(FIRST, B, C)) == [(None, Prepare(ballot))]
-    said = agent.hear("c", Promise(ballot, FAST, SECOND))
-    assert said == [(None, Accept(ballot, SECOND))]
+    said = agent.hear("c", Vow(ballot, FAST, SECOND))
+    assert said == [(None, Ask(ballot, SECOND))]
     agent.hear("c", Accepted(ballot))
     assert agent.record == SECOND
 
 
 def test_so_is_what_it_has_accepted_itself() -> None:
     agent, ballot = Agent("b"), (1, "b")
-    agent.hear("a", Accept(FAST, SECOND))
+    agent.hear("a", Ask(FAST, SECOND))
     agent.gone.add("a")
     agent.propose(after(FIRST, B, C))
-    assert agent.hear("c", Promise(ballot)) == [(None, Accept(ballot, SECOND))]
+    assert agent.hear("c", Vow(ballot)) == [(None, Ask(ballot, SECOND))]
 
 
 def test_of_several_the_one_of_the_highest_ballot() -> None:
     agent = Agent("b")
-    agent.hear("c", Accept((1, "c"), after(FIRST, B, C)))
+    agent.hear("c", Ask((1, "c"), after(FIRST, B, C)))
     agent.gone.add("a")
     agent.propose(after(FIRST, B))
-    assert agent.hear("c", Promise((2, "b"), FAST, SECOND)) == [(None, Accept((2, "b"), after(FIRST, B, C)))]
+    assert agent.hear("c", Vow((2, "b"), FAST, SECOND)) == [(None, Ask((2, "b"), after(FIRST, B, C)))]
 
 
 def test_after_a_refusal_the_next_ballot_is_higher_than_the_one_that_was_promised() -> None:
@@ -216,7 +214,7 @@ def test_an_answer_to_another_ballot_or_version_is_none() -> None:
     agent = Agent("a", record=of_job(JOB, sealed(A, B)))
     agent.propose(after(agent.record, A))
     earlier = known(1, JOB)
-    for answer in (Accepted((1, "a")), Accepted(FAST, earlier), Promise(FAST), Refused((9, "b"), earlier)):
+    for answer in (Accepted((1, "a")), Accepted(FAST, earlier), Vow(FAST), Refused((9, "b"), earlier)):
         assert agent.hear("b", answer) == []
     assert list(agent.replica.missing) == ["b"]
 
@@ -226,11 +224,11 @@ def test_an_answer_to_another_ballot_or_version_is_none() -> None:
 
 def test_a_lower_ballot_is_refused() -> None:
     agent = Agent("c")
-    assert agent.hear("b", Prepare((2, "b"))) == [("b", Promise((2, "b")))]
-    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Refused((2, "b")))]
+    assert agent.hear("b", Prepare((2, "b"))) == [("b", Vow((2, "b")))]
+    assert agent.hear("a", Ask(FAST, SECOND)) == [("a", Refused((2, "b")))]
     assert agent.hear("a", Prepare((1, "a"))) == [("a", Refused((2, "b")))]
-    assert agent.hear("b", Prepare((2, "b"))) == [("b", Promise((2, "b")))], "it may not have been heard before"
-    assert agent.hear("a", Prepare((3, "a"))) == [("a", Promise((3, "a")))]
+    assert agent.hear("b", Prepare((2, "b"))) == [("b", Vow((2, "b")))], "it may not have been heard before"
+    assert agent.hear("a", Prepare((3, "a"))) == [("a", Vow((3, "a")))]
 
 
 def test_of_two_ballots_of_one_number_the_node_decides() -> None:
@@ -241,13 +239,13 @@ def test_of_two_ballots_of_one_number_the_node_decides() -> None:
 
 def test_a_promise_says_what_was_accepted_and_when() -> None:
     agent = Agent("c")
-    agent.hear("a", Accept(FAST, SECOND))
-    assert agent.hear("b", Prepare((1, "b"))) == [("b", Promise((1, "b"), FAST, SECOND))]
+    agent.hear("a", Ask(FAST, SECOND))
+    assert agent.hear("b", Prepare((1, "b"))) == [("b", Vow((1, "b"), FAST, SECOND))]
 
 
 def test_a_decision_holds_for_the_ballot_in_which_it_was_accepted() -> None:
     agent = Agent("c")
-    agent.hear("a", Accept(FAST, SECOND))
+    agent.hear("a", Ask(FAST, SECOND))
     agent.hear("b", Decided((1, "b")))
     assert agent.record == FIRST, "it does not know what was to be accepted there"
 
@@ -255,20 +253,20 @@ def test_a_decision_holds_for_the_ballot_in_which_it_was_accepted() -> None:
 def test_what_is_said_of_another_version_changes_nothing() -> None:
     agent = Agent("c")
     before, next_one = known(1, JOB), after(FIRST, B)
-    for message in (Prepare((7, "b"), next_one.id), Accept((7, "b"), after(next_one, B), next_one.id)):
+    for message in (Prepare((7, "b"), next_one.id), Ask((7, "b"), after(next_one, B), next_one.id)):
         assert agent.hear("b", message) == []
-    for message in (Prepare((7, "b"), before), Accept((7, "b"), after(FIRST, B, version=2), before)):
+    for message in (Prepare((7, "b"), before), Ask((7, "b"), after(FIRST, B, version=2), before)):
         ((_, shown),) = agent.hear("b", message)
         assert isinstance(shown, Record)
         assert shown.round == FIRST, "the one that asks has missed it"
-    assert agent.hear("a", Accept(FAST, SECOND)) == [("a", Accepted(FAST))]
+    assert agent.hear("a", Ask(FAST, SECOND)) == [("a", Accepted(FAST))]
 
 
 def test_a_new_version_begins_with_no_promises() -> None:
     agent = Agent("b")
     agent.hear("c", Prepare((7, "c")))
     agent.replica.read(SECOND)
-    assert agent.hear("a", Prepare((1, "a"))) == [("a", Promise((1, "a")))]
+    assert agent.hear("a", Prepare((1, "a"))) == [("a", Vow((1, "a")))]
 
 
 def test_who_has_promised_a_higher_ballot_does_not_go_on_with_its_own() -> None:
@@ -276,9 +274,9 @@ def test_who_has_promised_a_higher_ballot_does_not_go_on_with_its_own() -> None:
     agent = Agent("b")
     agent.silent |= {"a"}
     agent.propose(after(FIRST, B, C))
-    assert agent.hear("c", Prepare((2, "c"))) == [("c", Promise((2, "c")))]
-    assert agent.hear("c", Promise((1, "b"))) == []
-    assert agent.hear("c", Accept((2, "c"), after(FIRST, C))) == [("c", Accepted((2, "c")))]
+    assert agent.hear("c", Prepare((2, "c"))) == [("c", Vow((2, "c")))]
+    assert agent.hear("c", Vow((1, "b"))) == []
+    assert agent.hear("c", Ask((2, "c"), after(FIRST, C))) == [("c", Accepted((2, "c")))]
     assert agent.propose(after(FIRST, B, C)) == [(None, Prepare((3, "b")))], "a higher one is another matter"
 
 
@@ -289,9 +287,9 @@ def test_votes_on_another_record_of_the_same_version_are_not_mixed() -> None:
     """Two records of one job contradict each other; their leaders ask in ballots of the same number."""
     agent = Agent("c", record=SECOND)
     other = after(FIRST, A, B, C)
-    assert agent.hear("a", Accept(FAST, after(other, A), other.id)) == []
+    assert agent.hear("a", Ask(FAST, after(other, A), other.id)) == []
     assert agent.hear("b", Prepare((1, "b"), other.id)) == []
-    agent.hear("a", Accept(FAST, after(SECOND, C)))
+    agent.hear("a", Ask(FAST, after(SECOND, C)))
     agent.hear("a", Decided(FAST, other.id))
     assert agent.record == SECOND
 
@@ -316,7 +314,7 @@ def test_all_that_are_told_of_a_decision_know_whether_less_than_a_quorum_made_it
     leader, follower = Agent("b", before), Agent("c", before)
     leader.bury(*dead)
     leader.propose(after(before, B, C))
-    leader.hear("c", Promise((1, "b")))
+    leader.hear("c", Vow((1, "b")))
     asked = leader.replica._attempt
     assert asked is not None
     assert asked.accept is not None
@@ -404,8 +402,8 @@ def test_a_greeting_is_answered_with_what_is_under_way() -> None:
     """What was asked before went over a link that is lost."""
     agent = Agent("a")
     agent.propose(SECOND)
-    assert agent.greet("b", 2, JOB) == [("b", Accept(FAST, SECOND))]
-    assert agent.greet("b", 1, JOB) == [("b", Record(FIRST, stands=True)), ("b", Accept(FAST, SECOND))]
+    assert agent.greet("b", 2, JOB) == [("b", Ask(FAST, SECOND))]
+    assert agent.greet("b", 1, JOB) == [("b", Record(FIRST, stands=True)), ("b", Ask(FAST, SECOND))]
     assert agent.greet("b", 3, JOB) == [], "it knows more"
     agent.hear("b", Refused((1, "c")))
     agent.propose(SECOND)
@@ -441,16 +439,16 @@ def test_what_is_said_in_another_job_is_not_voted_on() -> None:
     """The jobs have records of the same version, and one of their agents hears both leaders."""
     agent = Agent("b")
     foreign = of_job("x@1", SECOND)
-    assert agent.hear("x", Accept((0, "x"), foreign, known(2, "x@1"))) == []
+    assert agent.hear("x", Ask((0, "x"), foreign, known(2, "x@1"))) == []
     agent.hear("x", Decided((0, "x"), known(2, "x@1")))
     assert agent.record == FIRST
-    assert agent.hear("c", Prepare((1, "c"))) == [("c", Promise((1, "c")))]
+    assert agent.hear("c", Prepare((1, "c"))) == [("c", Vow((1, "c")))]
 
 
 def test_what_another_job_has_decided_is_not_what_was_accepted_in_this_one() -> None:
     """Though it was decided in a ballot of the same number and node."""
     agent = Agent("c")
-    agent.hear("a", Accept(FAST, SECOND))
+    agent.hear("a", Ask(FAST, SECOND))
     agent.hear("a", Decided(FAST, known(2, "x@1")))
     assert agent.record == FIRST
     agent.hear("a", Decided(FAST, FIRST.id))
@@ -461,5 +459,5 @@ def test_nor_is_this_job_bound_to_what_another_has_accepted() -> None:
     agent, ballot = Agent("b"), (1, "b")
     agent.gone.add("a")
     agent.propose(after(FIRST, B, C))
-    assert agent.hear("x", Promise(ballot, (0, "x"), of_job("x@1", SECOND), known(2, "x@1"))) == []
-    assert agent.hear("c", Promise(ballot)) == [(None, Accept(ballot, after(FIRST, B, C)))]
+    assert agent.hear("x", Vow(ballot, (0, "x"), of_job("x@1", SECOND), known(2, "x@1"))) == []
+    assert agent.hear("c", Vow(ballot)) == [(None, Ask(ballot, after(FIRST, B, C)))]

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, B, C, D, after
+from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, Ask, B, C, D, Vow, after
 from values import member, of_job, sealed
 
 from softrun.agent.protocol.model import (
-    Accept,
     Accepted,
     Decided,
     LastWords,
     Prepare,
-    Promise,
 )
 
 # --- who must have accepted it
@@ -50,7 +48,7 @@ def test_nothing_is_proposed_that_cannot_be_decided() -> None:
     assert agent.propose(after(FIRST, A)) == []
     assert agent.replica.short
     agent.silent.discard("b")
-    assert agent.propose(after(FIRST, A, B)) == [(None, Accept(FAST, after(FIRST, A, B)))]
+    assert agent.propose(after(FIRST, A, B)) == [(None, Ask(FAST, after(FIRST, A, B)))]
     assert not agent.replica.short
     agent.replica.read(after(FIRST, A, B, version=9))
     assert not agent.replica.short
@@ -164,7 +162,7 @@ PAIR = of_job(JOB, sealed(A, B), version=2, witness="w")
 
 def test_the_witness_is_asked_with_the_members_and_waited_for_only_if_it_is_needed() -> None:
     agent, following = Agent("a", record=PAIR), after(PAIR, A, B)
-    assert agent.propose(following) == [(None, Accept(FAST, following)), ("w", Accept(FAST, following))]
+    assert agent.propose(following) == [(None, Ask(FAST, following)), ("w", Ask(FAST, following))]
     assert list(agent.replica.missing) == ["b", "w"]
     assert agent.hear("b", Accepted(FAST)) == [(None, Decided(FAST)), ("w", Decided(FAST))]
     assert agent.hear("w", Accepted(FAST)) == [], "it comes too late, which costs nothing"
@@ -174,9 +172,9 @@ def test_with_the_witness_one_of_two_goes_on_without_the_silent_other() -> None:
     agent, ballot = Agent("b", record=PAIR), (1, "b")
     agent.silent.add("a")
     assert agent.propose(after(PAIR, B)) == [(None, Prepare(ballot)), ("w", Prepare(ballot))]
-    assert agent.hear("w", Promise(ballot)) == [
-        (None, Accept(ballot, after(PAIR, B))),
-        ("w", Accept(ballot, after(PAIR, B))),
+    assert agent.hear("w", Vow(ballot)) == [
+        (None, Ask(ballot, after(PAIR, B))),
+        ("w", Ask(ballot, after(PAIR, B))),
     ]
     assert agent.hear("w", Accepted(ballot)) == [(None, Decided(ballot)), ("w", Decided(ballot))]
 
@@ -195,9 +193,9 @@ def test_what_the_witness_has_accepted_is_what_is_agreed_on() -> None:
     agent.silent.add("a")
     agent.propose(after(PAIR, B))
     theirs = after(PAIR, A)
-    assert agent.hear("w", Promise(ballot, FAST, theirs)) == [
-        (None, Accept(ballot, theirs)),
-        ("w", Accept(ballot, theirs)),
+    assert agent.hear("w", Vow(ballot, FAST, theirs)) == [
+        (None, Ask(ballot, theirs)),
+        ("w", Ask(ballot, theirs)),
     ]
 
 
@@ -206,7 +204,7 @@ def test_one_that_refuses_may_have_gone_on_with_a_witness_that_does_not_answer()
     agent.silent.add("a")
     agent.propose(after(PAIR, B))
     assert agent.record == PAIR, "the witness has not said yet"
-    agent.hear("w", Promise(ballot))
+    agent.hear("w", Vow(ballot))
     agent.hear("w", Accepted(ballot))
     assert agent.record == after(PAIR, B)
 
@@ -223,7 +221,7 @@ def test_of_three_two_go_on_whatever_the_witness_does() -> None:
     agent, ballot = Agent("b", record=replace(FIRST, witness="w")), (1, "b")
     agent.silent |= {"a", "w"}
     agent.propose(after(agent.record, B, C))
-    agent.hear("c", Promise(ballot))
+    agent.hear("c", Vow(ballot))
     agent.hear("c", Accepted(ballot))
     assert agent.record == after(replace(FIRST, witness="w"), B, C)
 

@@ -8,6 +8,7 @@ import pytest
 from one_engine import Agent, paused, said, sought, spawned
 from values import following, known, member, of_job, ready, sealed
 
+from softrun.agent.consensus.change import changed, difference
 from softrun.agent.consensus.leases import DRIFT
 from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
@@ -22,6 +23,7 @@ from softrun.agent.protocol.model import (
     NodeIntent,
     Phase,
     Record,
+    RecordId,
     Report,
     Round,
 )
@@ -59,7 +61,7 @@ def test_whoever_listens_at_the_first_endpoint_joins_the_job_that_goes_on_at_ano
     agent = Agent(endpoints=(ONE, TWO))
     agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
     shown = of_job("b@1", sealed(member("b")), settings=agent.job)
-    agent.see(saw.Heard("b", Accept((0, "b"), replace(shown, version=3))))
+    agent.see(saw.Heard("b", Accept((0, "b"), difference(shown, following(shown)), shown.id)))
     assert agent.engine.record is None, "b has not answered yet, and it would be a second job"
     agent.see(saw.Heard("b", Record(shown, stands=True)))
     assert agent.engine.record == shown
@@ -130,6 +132,20 @@ def meeting(tolerance_s: float = 3.0) -> Agent:
     return agent
 
 
+def whole(agent: Agent, asked: Accept) -> Round:
+    """The record that others are asked to accept."""
+    record = agent.engine.record
+    assert record is not None
+    after = changed(record, asked.change)
+    assert after is not None
+    return after
+
+
+def known_by(agent: Agent) -> RecordId:
+    assert agent.engine.record is not None
+    return agent.engine.record.id
+
+
 def test_in_too_small_a_part_of_its_world_it_waits_with_its_workers_paused() -> None:
     agent = meeting()
     assert agent.engine.stage is Stage.WORKING
@@ -150,10 +166,10 @@ def test_with_the_greater_part_it_goes_on() -> None:
             saw.Heard("b", Report(member("b"), NodeIntent.READY, known=known(2, "a@1"), sequence=second))
         )
     ((_, asked),) = said(effects, Accept)
-    assert [m.node for m in asked.round.members] == ["a", "b"]
+    assert [m.node for m in whole(agent, asked).members] == ["a", "b"]
     assert not agent.engine.is_cut_off
     agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
-    assert agent.engine.record == asked.round
+    assert known_by(agent) == asked.change.round.id
 
 
 @pytest.mark.parametrize(
@@ -177,9 +193,10 @@ def test_a_member_whose_port_is_refused_or_has_been_given_to_another_is_dead(
     agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
     agent.see(saw.LinkDown("c", refused=False))
     assert agent.engine.record == before
+    assert before is not None
     assert sought(agent.go_on(0.3)) == [Address("host-c", 7000)]
     agent.see(answer)
-    assert agent.engine.record == (asked.round if dead else before)
+    assert known_by(agent) == (asked.change.round.id if dead else before.id)
 
 
 def test_who_is_greeted_by_one_that_knows_a_newer_record_asks_for_it() -> None:
@@ -211,9 +228,9 @@ def test_a_member_that_is_in_another_job_is_left_behind_and_casts_no_vote() -> N
     ((_, asked),) = said(
         agent.see(saw.Heard("c", Report(member("c"), NodeIntent.READY, known=known(2, "c@1"), sequence=1))), Accept
     )
-    assert [m.node for m in asked.round.members] == ["a", "b"]
+    assert [m.node for m in whole(agent, asked).members] == ["a", "b"]
     agent.see(saw.Heard("b", Accepted(asked.ballot, asked.after)))
-    assert agent.engine.record == asked.round, "c was not waited for"
+    assert known_by(agent) == asked.change.round.id, "c was not waited for"
 
 
 def test_of_two_jobs_the_one_that_gives_up_names_who_is_there() -> None:
@@ -221,7 +238,7 @@ def test_of_two_jobs_the_one_that_gives_up_names_who_is_there() -> None:
     agent = meeting()
     shown = other_job("gone", "b", stands=True)
     ((_, asked),) = said(agent.see(saw.Heard("b", shown)), Accept)
-    assert asked.round.heir == Address("host-b", 7000)
+    assert asked.change.round.heir == Address("host-b", 7000)
 
 
 def test_those_that_wait_for_the_same_members_give_up_together() -> None:
@@ -340,14 +357,14 @@ def test_the_one_that_has_worked_for_a_shorter_time_gives_up(
 ) -> None:
     agent = found_twice(own, 60.0)
     effects = agent.see(saw.Heard("x", Record(OTHERS, stands=True, worked_s=worked_s, over=over)))
-    assert [asked.round.phase for _, asked in said(effects, Accept)] == [Phase.GIVEN_UP] * gives_up
+    assert [asked.change.round.phase for _, asked in said(effects, Accept)] == [Phase.GIVEN_UP] * gives_up
 
 
 def test_a_record_tells_for_how_long_its_job_has_had_a_world() -> None:
     agent = found_twice("a@1", 60.0)
     away = Report(member("c"), NodeIntent.AWAY, known=known(2, "a@1"), sequence=1)
     ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
-    assert asked.round.worked_s == 60.0
+    assert asked.change.round.worked_s == 60.0
 
 
 # --- two jobs of one name
@@ -374,7 +391,7 @@ def split() -> tuple[Agent, Round, Round]:
         agent.see(saw.Heard(node, Accepted(asked.ballot, asked.after)))
     record = agent.engine.record
     assert record is not None
-    assert record.id == asked.round.id
+    assert record.id == asked.change.round.id
     return agent, record, alone(before, "x")
 
 
@@ -386,8 +403,8 @@ def test_a_leader_that_is_shown_another_record_of_its_version_says_so_once_and_t
     ((to, shown),) = said(effects, Record)
     assert (to, shown.round, shown.apart_from) == ("x", own, other.name)
     ((_, asked),) = said(effects, Accept)
-    assert (asked.round.lineage, asked.round.split_from, asked.after) == ("a/4", "a@1", own.id)
-    assert asked.round.members == own.members
+    assert (asked.change.round.lineage, asked.change.round.split_from, asked.after) == ("a/4", "a@1", own.id)
+    assert whole(agent, asked).members == own.members
     effects = agent.see(saw.Heard("x", Record(other, stands=True, worked_s=81.0)))
     assert not errors(effects)
     assert not said(effects, Accept), "it has asked"
@@ -404,7 +421,7 @@ def test_what_no_record_tells_an_agent_that_remembers_more_does() -> None:
     agent, own, other = split()
     far = replace(other, version=99, name="?", past=tuple("0123456789abcdef"))
     effects = agent.see(saw.Heard("x", Record(far, stands=True, apart_from=own.name)))
-    assert [asked.round.lineage for _, asked in said(effects, Accept)] == ["a/4"]
+    assert [asked.change.round.lineage for _, asked in said(effects, Accept)] == ["a/4"]
     assert agent.engine.record == own
 
 
@@ -446,7 +463,7 @@ def test_the_world_that_it_has_sealed_is_a_lease_for_the_leader_and_those_that_f
     ((_, asked),) = said(agent.see(saw.Heard("c", away)), Accept)
     agent.now = 1.0
     effects = [effect for node in "bc" for effect in agent.see(saw.Heard(node, Accepted(asked.ballot, asked.after)))]
-    assert agent.engine.record == asked.round
+    assert known_by(agent) == asked.change.round.id
     (allowed,) = (effect for effect in effects if isinstance(effect, do.Allow))
     assert allowed.leave_at == pytest.approx(3.0 * (1 - DRIFT)), "from when it asked the others to accept"
     grants = {to: beat.grant_s for to, beat in said(effects, Beat)}
@@ -473,7 +490,7 @@ def test_who_has_accepted_to_be_left_behind_has_its_workers_stop_at_once() -> No
     record = agent.engine.record
     assert record is not None
     without = following(record, number=2, members=(member("b"), member("c")), lost=("a",))
-    effects = agent.see(saw.Heard("b", Accept((0, "b"), without, record.id)))
+    effects = agent.see(saw.Heard("b", Accept((0, "b"), difference(record, without), record.id)))
     assert said(effects, Accepted)
     assert [effect.leave_at for effect in effects if isinstance(effect, do.Allow)] == [101.0]
     agent.see(saw.Heard("b", Beat(at=8.0, echo=100.9, grant_s=3.0, leads=True)))
@@ -524,6 +541,6 @@ def test_whom_it_is_about_to_leave_behind_it_grants_no_lease() -> None:
     for second in range(1, 6):
         effects += agent.go_on(float(second))
         effects += agent.see(saw.Heard("b", Beat(at=float(second), echo=agent.now, grant_s=3.0, asks=True)))
-    assert [asked.round.lost for _, asked in said(effects, Accept)] == [("c",)]
+    assert [asked.change.round.lost for _, asked in said(effects, Accept)] == [("c",)]
     c_returns = saw.Heard("c", Beat(at=3.0, echo=agent.now, grant_s=3.0, asks=True))
     assert {beat.grant_s for to, beat in said(agent.see(c_returns), Beat) if to == "c"} == {0.0}

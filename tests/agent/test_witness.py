@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from values import following, known, member, of_job, opened, ready, sealed
 
+from softrun.agent.consensus.change import difference
 from softrun.agent.consensus.witness import FORGET_S, Witness
 from softrun.agent.consensus.witness_link import FIRST_LOOK_S, LAST_LOOK_S, URGENT_S, WitnessLink
 from softrun.agent.protocol import effects as do
@@ -74,7 +75,7 @@ def test_it_says_which_record_it_holds() -> None:
 
 def test_it_votes_if_the_record_names_it() -> None:
     third = Third(NAMED)
-    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
+    assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
     assert third.version == 3
     third.hear("a", Decided((0, "a"), NAMED.id))
     assert third.version == 4
@@ -83,24 +84,26 @@ def test_it_votes_if_the_record_names_it() -> None:
 def test_it_keeps_what_it_has_promised() -> None:
     third = Third(NAMED)
     assert third.hear("b", Prepare((1, "b"), NAMED.id)) == [Promise((1, "b"), after=NAMED.id)]
-    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Refused((1, "b"), NAMED.id)]
+    assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == [Refused((1, "b"), NAMED.id)]
 
 
 def test_it_has_no_vote_on_the_record_that_names_it_or_another() -> None:
     for named in ("", "v"):
         third = Third(replace(NAMED, witness=named))
         assert third.hear("b", Prepare((1, "b"), NAMED.id)) == []
-        assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == []
+        assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == []
         third.hear("a", Decided((0, "a"), NAMED.id))
         assert third.version == 4, "but it learns what is decided"
 
 
 def test_it_does_not_vote_on_what_it_lacks() -> None:
     third = Third(FIRST)
-    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Witnessed(known(2, JOB))], "show it what comes before"
+    assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == [Witnessed(known(2, JOB))], (
+        "it lacks what comes before"
+    )
     assert third.hear("a", Prepare((1, "a"), NAMED.id)) == [Witnessed(known(2, JOB))]
     third.hear("a", Record(NAMED))
-    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
+    assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == [Accepted((0, "a"), NAMED.id)]
 
 
 def test_it_shows_the_newest_record_to_who_was_left_behind() -> None:
@@ -115,7 +118,7 @@ def test_it_shows_the_newest_record_to_who_was_left_behind() -> None:
 def test_it_keeps_to_its_job_while_that_speaks() -> None:
     third = Third(NAMED)
     assert third.hear("x", Record(OTHER)) == [Witnessed(known(3, JOB))]
-    assert third.hear("x", Accept((0, "x"), following(OTHER), OTHER.id)) == [], "it has been told so"
+    assert third.hear("x", Accept((0, "x"), difference(OTHER, following(OTHER)), OTHER.id)) == [], "it has been told so"
     third.now = FORGET_S - 1
     third.hear("a", Beat(1.0, asks=True))
     third.now = FORGET_S + 1
@@ -127,7 +130,7 @@ def test_it_turns_to_another_job_when_its_own_is_silent_and_does_not_vote_there_
     third = Third(NAMED)
     third.now = FORGET_S
     assert third.hear("x", Record(OTHER)) == [Witnessed(known(9, "x@1"))]
-    assert third.hear("a", Accept((0, "a"), ALONE, NAMED.id)) == []
+    assert third.hear("a", Accept((0, "a"), difference(NAMED, ALONE), NAMED.id)) == []
     third.now = 2 * FORGET_S
     assert third.hear("a", Record(NAMED)) == [Witnessed(known(9, "x@1"))], "it has forgotten what it promised there"
     assert third.hear("a", Record(ALONE)) == [Witnessed(known(4, JOB))], "that is another vote"
@@ -149,7 +152,7 @@ def test_it_turns_to_another_job_at_once_if_its_own_is_given_up() -> None:
 @pytest.mark.parametrize("outcome", ["", "a worker failed"])
 def test_it_ends_with_the_job(outcome: str) -> None:
     third, end = Third(NAMED), replace(ALONE, phase=Phase.CLOSED, outcome=outcome)
-    third.hear("a", Accept((0, "a"), end, NAMED.id))
+    third.hear("a", Accept((0, "a"), difference(NAMED, end), NAMED.id))
     effects = third.observe(saw.Heard("a", Decided((0, "a"), NAMED.id)))
     assert effects == [do.End(do.Result(do.Outcome.SUCCEEDED, outcome))]
     effects = Third(NAMED).observe(saw.Heard("a", Record(end)))

@@ -49,3 +49,18 @@ def test_the_file_that_is_given_comes_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_there_need_be_none() -> None:
     assert token_path(None) is None
+
+
+def backend_of(nodes: int, host: str) -> Backend:
+    return choose_backend(
+        "c10d", f"{host}:29400", {}, load_policy("soft"), "job", f"{host}-4194304-{'0' * 16}", nodes, host
+    )
+
+
+def test_ten_thousand_nodes_with_names_of_63_characters_are_no_problem() -> None:
+    assert backend_of(10_000, "h" * 63).host == "h" * 63
+
+
+def test_so_many_that_no_message_could_name_them_all_are_refused_at_the_start() -> None:
+    with pytest.raises(UsageError, match=r"a job of 100000 nodes with names such as h{63}-.* takes up to 1\d\.\d MiB"):
+        backend_of(100_000, "h" * 63)

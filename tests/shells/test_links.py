@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from softrun.agent.links.connection import MAX_LINE
 from softrun.agent.links.dialled import PROBE_S
 from softrun.agent.links.links import Links
 from softrun.agent.links.listeners import ACCEPT_AGAIN_S
 from softrun.agent.links.quiet_log import WARNINGS, WARNINGS_OF_ONE, WARNINGS_S
-from softrun.agent.protocol.codec import PROTOCOL_VERSION
+from softrun.agent.protocol.codec import MAX_LINE, PROTOCOL_VERSION
 from softrun.agent.protocol.model import Beat, Hello, Member, NodeIntent, Report
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp, Observation
 

@@ -16,11 +16,12 @@ from contextlib import ExitStack, suppress
 import pytest
 from shells.test_links import SECRET, End, connect, until, until_true
 
-from softrun.agent.links.connection import FIRST_BYTES, MAX_LINE
+from softrun.agent.links.connection import FIRST_BYTES
 from softrun.agent.links.handshake import Dialling, Identity
 from softrun.agent.links.listeners import ACCEPT_AGAIN_S
 from softrun.agent.links.quiet_log import MOST_CHARACTERS, WARNINGS, WARNINGS_OF_ONE, WARNINGS_S, QuietLog
 from softrun.agent.links.strangers import GREETING_S, MOST_STRANGERS, PATIENCE_S
+from softrun.agent.protocol.codec import MAX_LINE
 from softrun.agent.protocol.model import Beat
 from softrun.agent.protocol.observations import Heard, LinkDown, LinkUp
 

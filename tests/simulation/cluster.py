@@ -27,6 +27,7 @@ from simulation.network import HERE, Link, Network
 from simulation.store import Agreement, Keeper, LeasedStore
 from simulation.witness import Witnesses
 from simulation.workers import Process, Workers
+from softrun.agent.consensus.change import changed
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
@@ -257,7 +258,8 @@ class Cluster:
         for effect in effects:
             match effect:
                 # It may have gone on from a record at once.
-                case do.Say(None, Accept(ballot, round_)):
+                case do.Say(None, Accept(ballot, change)):
+                    round_ = changed(before, change)
                     self.store.made(node, round_)
                     node.asked[round_.version, ballot] = round_
                 case do.Say(None, Decided(ballot, after)):

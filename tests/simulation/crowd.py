@@ -25,6 +25,7 @@ class Cost:
     asked: int  # of the store, watches left out
     writes: int  # of the record
     messages: int  # from one agent to another
+    bytes: int  # of all messages, the beats among them
     observations: int  # that engines took in, by all agents
     most: int  # and by the one that took in most: the leader
     seconds: float  # of virtual time
@@ -90,6 +91,7 @@ class Crowd:
     def _clear(self) -> None:
         self._began, self._writes = self.cluster.now, self.cluster.store.writes
         self._asked = self._messages = 0
+        self._bytes = self.cluster.network.sent_bytes
         self._observations: Counter[str] = Counter()
 
     def _cost(self) -> Cost:
@@ -97,6 +99,7 @@ class Crowd:
             self._asked,
             self.cluster.store.writes - self._writes,
             self._messages,
+            self.cluster.network.sent_bytes - self._bytes,
             self._observations.total(),
             max(self._observations.values(), default=0),
             self.cluster.now - self._began,

@@ -103,9 +103,7 @@ class Agent:
         other.replica, other.leases = _copied(self.replica), _copied(self.leases)
         other.replica._ancestry = _copied(self.replica._ancestry)
         if (attempt := other.replica._attempt) is not None:
-            other.replica._attempt = replace(
-                attempt, missing=dict(attempt.missing), answered=set(attempt.answered), promises=list(attempt.promises)
-            )
+            other.replica._attempt = replace(attempt, missing=dict(attempt.missing), answered=set(attempt.answered))
         other.replica._peers = other._peers()
         other.leases.left_behind_at = other.replica.left_behind_at
         return other
@@ -260,9 +258,9 @@ class Agent:
             and (
                 attempt.ballot,
                 _of(attempt.wish),
-                attempt.accept is not None and _of(attempt.accept.round),
+                attempt.accept is not None,
                 tuple(sorted(attempt.answered)),
-                tuple(sorted(map(repr, map(_of_message, attempt.promises)))),
+                attempt.bound and (attempt.bound[0], _of(attempt.bound[1])),
             ),
             leases._until,
             tuple(sorted(leases._granted.items())),
@@ -292,10 +290,10 @@ def _of(round_: Round | None) -> Hashable:
 
 def _of_message(message: Message) -> Hashable:
     match message:
-        case Accept(ballot, round_):
-            return ("accept", ballot, _of(round_))
+        case Accept(ballot, change, after):
+            return ("accept", ballot, _of(change.round), change.members, after)
         case Promise(ballot, accepted_in, accepted, after):
-            return ("promise", ballot, accepted_in, _of(accepted), after)
+            return ("promise", ballot, accepted_in, accepted and (_of(accepted.round), accepted.members), after)
         case Record(round_, stands):
             return ("record", _of(round_), stands)
         case LastWords(round_, accepted_in, accepted):

@@ -50,6 +50,7 @@ class Network:
         self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
         self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
+        self.sent_bytes = 0
         self.torn_at = -math.inf
         """When something was last kept from passing between any two."""
         self._refused_at: dict[str, float] = {}  # by name, when links to it were last refused
@@ -217,6 +218,8 @@ class Network:
         else:
             links = [link for link in (node.dialled.get(to), node.inbound.get(to)) if link is not None and link.up][:1]
         data = _encode_message(message) if links else b""
+        self.sent_bytes += len(data) * len(links)
+        assert len(data) <= codec.MAX_LINE, f"a message of {len(data)} bytes"
         for link in links:
             other = link.other(node)
             self._send(link, other, partial(self._hear, link, node, other, data), self._cluster.timing.link)

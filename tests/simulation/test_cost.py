@@ -51,6 +51,7 @@ def test_a_start_costs_a_few_operations_for_each_node_and_a_change_one_write(nod
         if lease_s is None:  # accept, accepted, decided; a new leader was promised its ballot with the hellos
             most += 3
         assert change.messages + then.messages <= most * nodes
+        assert change.bytes + then.bytes <= 3000 * nodes, "no record of all nodes is sent to all nodes"
         assert change.observations + then.observations <= 12 * nodes
 
 

@@ -1,0 +1,58 @@
+"""What the next record differs in from the one before: all that its voters must be sent, since they have that one.
+
+Of a world of N nodes that loses one, N are told. With the whole record each time that is O(N²) bytes: 8.7 GB for
+10,000 nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+from softrun.agent.errors import ProtocolError
+from softrun.agent.protocol.checks import check_round
+from softrun.agent.protocol.model import Change, Member, Round
+
+NEW = -1
+"""Where a run begins whose members the record before has not."""
+
+
+def difference(before: Round, after: Round) -> Change:
+    """Return what `after` differs in from `before`, in bytes that grow with what has changed and not with N."""
+    places = {member.node: place for place, member in enumerate(before.members)}
+    runs: list[tuple[int, int]] = []
+    new: list[Member] = []
+    for member in after.members:
+        place = places.get(member.node, NEW)
+        if place == NEW or before.members[place] != member:
+            place = NEW
+            new.append(member)
+        begin, count = runs[-1] if runs else (NEW, 0)
+        if runs and place == (NEW if begin == NEW else begin + count):
+            runs[-1] = (begin, count + 1)
+        else:
+            runs.append((place, 1))
+    return Change(replace(after, members=tuple(new)), tuple(runs))
+
+
+def changed(before: Round, change: Change) -> Round | None:
+    """Return the record that follows; None if `change` is none of `before`."""
+    new = iter(change.round.members)
+    members: list[Member] = []
+    if sum(count for _, count in change.members) > len(before.members) + len(change.round.members):
+        return None  # some would be there twice
+    for begin, count in change.members:
+        if count < 1 or begin < NEW:
+            return None
+        some = list(islice(new, count)) if begin == NEW else before.members[begin : begin + count]
+        if len(some) < count:
+            return None
+        members += some
+    if next(new, None) is not None:
+        return None
+    after = replace(change.round, members=tuple(members))
+    try:
+        check_round(after)
+    except ProtocolError:
+        return None
+    return after
