@@ -39,11 +39,11 @@ def changed(before: Round, change: Change) -> Round | None:
     """Return the record that follows; None if `change` is none of `before`."""
     new = iter(change.round.members)
     members: list[Member] = []
+    if any(count < 1 or begin < NEW for begin, count in change.members):
+        return None
     if sum(count for _, count in change.members) > len(before.members) + len(change.round.members):
         return None  # some would be there twice
     for begin, count in change.members:
-        if count < 1 or begin < NEW:
-            return None
         some = list(islice(new, count)) if begin == NEW else before.members[begin : begin + count]
         if len(some) < count:
             return None

@@ -60,6 +60,8 @@ SECOND = following(FIRST, members=tuple(NODES[:2]))
         ((0, 1 << 62),),
         ((NEW, 1),),
         ((NEW, 1 << 62),),
+        ((NEW, 1 << 70), (0, -(1 << 70))),
+        ((1 << 70, 1),),
         ((0, 1),) * 1000,
         (),
     ],
@@ -67,6 +69,12 @@ SECOND = following(FIRST, members=tuple(NODES[:2]))
 )
 def test_what_is_no_change_of_the_record_is_none(members: tuple[tuple[int, int], ...]) -> None:
     assert changed(FIRST, Change(replace(SECOND, members=()), members)) is None
+
+
+@given(st.lists(st.tuples(st.integers(), st.integers()), max_size=3).map(tuple))
+def test_whatever_numbers_are_sent_it_is_none_or_a_record(members: tuple[tuple[int, int], ...]) -> None:
+    after = changed(FIRST, Change(replace(SECOND, members=()), members))
+    assert after is None or {*after.members} <= {*FIRST.members}
 
 
 def test_nor_is_one_that_leaves_some_of_its_members_out() -> None:
