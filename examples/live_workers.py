@@ -38,9 +38,9 @@ while step < args.steps:
             dist.all_reduce(sums)  # raises if a worker is lost meanwhile
             gradient, loss = sums / world.world_size
             new_weight = weight - RATE * gradient  # not yet in place: the block may fail
-    except softrun.PeerFailed as failure:  # on all that were in the block
+    except softrun.PeerFailed as failure:  # on all members of the block
         print(f"step {step} failed: {failure}", flush=True)
-    else:  # on all that were in the block
+    else:  # on all members of the block
         weight, step = new_weight, step + 1
         time.sleep(args.pause)
 

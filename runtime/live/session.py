@@ -63,7 +63,7 @@ class Session:
         self._check(site)
         tag = tag_of(step)
         while True:  # each pass is a world, and the agents bound how many may follow each other without a step
-            world = self._meet(self._steps())
+            world = self._meet(self._steps(), begins_at=site)
             if not self._begun:
                 reply = self._ask(world, Way.ENTRY, tag, site, timeout_s=timeout_s)
                 if reply.over:
@@ -95,10 +95,8 @@ class Session:
         world = self._end_block()
         own = not (world.changed or _is_of_a_lost_peer(error))
         text = "".join(traceback.format_exception(error)) if own else ""
-        leave_groups(in_trouble=True)  # the others may wait in a collective for this rank
         fault = f"fault of rank {world.rank} of world {world.round}: {text[-MOST_TEXT:]}" if own else ""
-        reply = self._ask(world, Way.EXIT, "", site, fault=fault)
-        self._leave(world, in_trouble=True)
+        reply = self._lose(world, site, fault)
         if not own or reply.lost or reply.evicted:
             raise _failure(reply) from error
 
@@ -130,8 +128,12 @@ class Session:
         """How many steps are behind this worker. All count alike, whatever they pass: a block is a step."""
         return self.live.furthest + self._blocks if self.live is not None else None
 
-    def _meet(self, steps: int | None) -> World:
-        """The world that this worker is in, or the next one."""
+    def _meet(self, steps: int | None, begins_at: str = "") -> World:
+        """The world that this worker is in, or the next one. Where a block begins, raise if it has failed already.
+
+        It has been one of the others since the end of the last block, unless all have left after a step that was agreed
+        on. In a Wrapper the function is interrupted instead.
+        """
         if self.world is not None and self.world.round != current_round():
             self._forget(self.world)  # the trainer has gone on by itself, or a Wrapper has begun again
         if self.world is not None:
@@ -139,7 +141,10 @@ class Session:
                 self.world.check(steps)
                 return self.world
             except WorldChanged:
-                self._leave(self.world, in_trouble=False)
+                is_lost = begins_at and self._begun and last_event().leave_after is None and not is_in_call()
+            if is_lost:
+                raise _failure(self._lose(self._end_block(), begins_at))
+            self._leave(self.world, in_trouble=False)
         event = self._event_of_the_call() if is_in_call() else wait_for_world(self._after)
         self.world = World(event)
         return self.world
@@ -180,6 +185,13 @@ class Session:
             raise AssertionError("a block ends in no world")
         self.inside, self._begun = "", False
         return self.world
+
+    def _lose(self, world: World, site: str, fault: str = "") -> Reply:
+        """The block has failed: leave the world. Returns why the others think so."""
+        leave_groups(in_trouble=True)  # they may wait in a collective for this rank
+        reply = self._ask(world, Way.EXIT, "", site, fault=fault)
+        self._leave(world, in_trouble=True)
+        return reply
 
     def _leave(self, world: World, *, in_trouble: bool) -> None:
         leave_groups(in_trouble=in_trouble)

@@ -57,13 +57,18 @@ class Job:
     def strike(self, what: str, phase: str) -> int:
         """Have the first worker that comes to a phase of its step do this; returns it."""
         (self.directory / f"{what}-{phase}").touch()
+        return self.struck(what, phase)
 
-        def struck() -> int:
-            return next((int(path.name.rpartition("-")[2]) for path in self.directory.glob(f"did-{what}-*")), 0)
+    def struck(self, what: str, phase: str) -> int:
+        """Wait until a worker has done this; returns it."""
+        done = f"did-{what}-{phase}-"
 
-        worker = self.cluster.wait_for(f"a worker comes to {what} {phase}", struck)
-        (self.directory / f"did-{what}-{phase}-{worker}").unlink()
-        return worker
+        def first() -> Path | None:
+            return next(self.directory.glob(f"{done}*"), None)
+
+        path = self.cluster.wait_for(f"a worker comes to {what} {phase}", first)
+        path.unlink()
+        return int(path.name.removeprefix(done))
 
     def log(self, worker: int) -> list[str]:
         """What a worker has said of its blocks that failed."""
@@ -123,13 +128,15 @@ def test_a_member_is_killed_in_a_block(new_job: Callable[..., Job], count: int, 
 def test_one_raises_while_the_others_wait_for_it_in_a_collective(
     new_job: Callable[..., Job], shape: tuple[int, int]
 ) -> None:
-    """All raise, and nobody loses its process."""
+    """All raise, and nobody loses its process; also who is so slow that it has yet to come to its block."""
     job = new_job(shape[1])
     nodes = [job.come(name) for name in "ab"[: shape[0]]]
     workers = job.at_work()
-    for phase in ("before", "after"):
+    for phase, one_lags in (("before", False), ("before", True), ("after", False)):
         before = {pid: len(job.log(pid)) for pid in workers}
-        raising = job.strike("raise", phase)
+        if one_lags:
+            job.strike("lag", "after")
+        raising = job.struck("raise", phase) if one_lags else job.strike("raise", phase)
         assert job.at_work() == workers
         said = {pid: line.partition(" ") for pid, line in job.said_since(before).items()}
         assert len({step for step, _, _ in said.values()}) == 1, "in the same step"
@@ -261,13 +268,16 @@ def test_agents_are_killed_in_mid_block_again_and_again(new_job: Callable[..., J
 
 def test_a_worker_that_hangs_in_a_block_is_shown_and_ended(new_job: Callable[..., Job], shape: tuple[int, int]) -> None:
     job = new_job(shape[1], BLOCK_TIMEOUT="6")
+    logs = job.directory / "logs"  # a file for each worker: all are shown at once
+    job.flags = (f"--log_dir={logs}", "--redirects=3")
     nodes = [job.come(name) for name in "ab"[: shape[0]]]
     workers = job.at_work()
     hung = job.strike("hang", "before")
     assert has_ended(hung, 60)
     assert set(workers) - {hung} < set(job.at_work()), "the others go on in their processes, with a replacement"
-    output = "".join(node.output() for node in nodes)
-    assert re.search(r'File ".*live\.py", line \d+ in reach', output), output
+    shown = [path.read_text() for path in logs.rglob("stderr.log")]
+    hangs = [re.findall(r'File ".*live\.py", line \d+ in (\w+)', text)[:1] for text in shown]
+    assert hangs.count(["reach"]) == 1, shown
     job.finish(*nodes)
     assert not alive(hung)
 

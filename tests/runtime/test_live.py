@@ -21,6 +21,16 @@ from softrun.runtime.live.session import Session
 MEMBERS = (("a/0", "1.1"), ("b/0", "1.1"))
 ENTRY = Reply(1, tags=(("a/0", "3"), ("b/0", "5")), members=MEMBERS)
 OK = Reply(2, ok=True)
+INFO = WorkerInfo(
+    local_rank=0, role_rank=0, rank=0, local_world_size=1, role_world_size=2, world_size=2, group_rank=0,
+    group_world_size=2, master_addr="127.0.0.1", master_port=1,
+)  # fmt: skip
+
+
+def event(state: WorkerState, number: int, sequence: int, leave_after: int | None = None) -> WorkerEvent:
+    return WorkerEvent(
+        timestamp=0, worker_info=INFO, worker_state=state, round=number, sequence=sequence, leave_after=leave_after
+    )
 
 
 class Agent:
@@ -32,20 +42,21 @@ class Agent:
         self.worlds = 0
         self.over = False
         self.counted: list[int | None] = []
+        self.ended: WorkerEvent | None = None  # what has ended the world, as a worker between two blocks finds it
 
     def ask(self, call: Call) -> Reply:
         self.calls.append(call)
         return self.replies.pop(0)
 
+    def check(self, step: int | None) -> None:
+        self.counted.append(step)
+        if self.ended is not None:
+            raise session.WorldChanged
+
     def wait_for_world(self, after: int) -> WorkerEvent:
         self.worlds = after + 1 if after > 0 else 1
-        info = WorkerInfo(
-            local_rank=0, role_rank=0, rank=0, local_world_size=1, role_world_size=2, world_size=2, group_rank=0,
-            group_world_size=2, master_addr="127.0.0.1", master_port=1,
-        )  # fmt: skip
-        return WorkerEvent(
-            timestamp=0, worker_info=info, worker_state=WorkerState.HEALTHY, round=self.worlds, sequence=self.worlds
-        )
+        self.ended = None
+        return event(WorkerState.HEALTHY, self.worlds, self.worlds)
 
 
 @pytest.fixture
@@ -56,7 +67,8 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     monkeypatch.setattr(session, "wait_for_world", agent.wait_for_world)
     monkeypatch.setattr(session, "is_in_call", lambda: False)
     monkeypatch.setattr(session, "current_round", lambda: agent.worlds)
-    monkeypatch.setattr(session.World, "check", lambda self, step: agent.counted.append(step))
+    monkeypatch.setattr(session.World, "check", lambda self, step: agent.check(step))
+    monkeypatch.setattr(session, "last_event", lambda: agent.ended)
     monkeypatch.setattr(session.World, "changed", property(lambda self: agent.over))
     return agent
 
@@ -155,6 +167,60 @@ def test_an_exception_that_a_lost_peer_has_caused_is_none_of_its_own(agent: Agen
         collective()
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert agent.calls[-1].fault == ""
+
+
+@pytest.mark.parametrize(
+    ("reply", "raised"),
+    [
+        (Reply(over=True, raised=("b/0",), fault="ValueError: bad batch"), PeerFailed),
+        (Reply(over=True, lost=("b/0",)), PeerFailed),
+        (Reply(over=True, evicted=True), Evicted),
+        (Reply(over=True), PeerFailed),
+    ],
+)
+def test_a_block_that_fails_before_this_worker_comes_to_it_has_failed_here_too(
+    agent: Agent, reply: Reply, raised: type[PeerFailed]
+) -> None:
+    """It is a member since the end of its last block: the others have seen it in theirs, and raise."""
+    agent.replies = [ENTRY, OK, reply]
+    with live_workers(3):
+        pass
+    agent.ended = event(WorkerState.PAUSED, 1, 2)
+    with pytest.raises(raised) as failure, live_workers(4):
+        pytest.fail("it must not begin")
+    assert type(failure.value) is raised
+    assert (agent.calls[-1].way, agent.calls[-1].fault) == (Way.EXIT, "")
+    agent.replies = [ENTRY, OK]
+    with live_workers(4) as world:
+        assert world.round == 2
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_world_that_all_leave_between_two_blocks_fails_none(agent: Agent, block: bool) -> None:
+    """After a step that they have agreed on; and whoever calls a barrier is in no block."""
+    agent.replies = [ENTRY, OK, ENTRY, OK]
+    with live_workers(3):
+        pass
+    agent.ended = event(WorkerState.PAUSED, 1, 2, leave_after=6 if block else None)
+    if block:
+        with live_workers(4) as world:
+            assert world.round == 2
+    else:
+        assert live_barrier().epoch == 2
+    assert [call.way for call in agent.calls[:3]] == [Way.ENTRY, Way.EXIT, Way.ENTRY if block else Way.BARRIER]
+
+
+def test_in_a_wrapper_the_function_is_interrupted_before_its_next_block(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.replies = [ENTRY, OK]
+    with live_workers(3):
+        pass
+    agent.ended = event(WorkerState.PAUSED, 1, 2)
+    monkeypatch.setattr(session, "is_in_call", lambda: True)
+    monkeypatch.setattr(session, "hold", lambda sequence: pytest.fail("interrupted"))
+    with pytest.raises(pytest.fail.Exception, match="interrupted"), live_workers(4):
+        pass
 
 
 def test_who_is_left_behind_is_told_so(agent: Agent) -> None:

@@ -1,8 +1,9 @@
 """Takes steps in blocks of live_workers, and records its calls. See storm/live.py and test_live.
 
 live.py DIRECTORY: until DIRECTORY/finish is there. Whoever comes to a phase of a step and finds DIRECTORY/WHAT-PHASE
-takes it away, and is killed (`kill`), raises (`raise`), or hangs (`hang`). With WRAPPED=1 the steps are taken in a
-function that a Wrapper begins again in each world.
+takes it away, and is killed (`kill`), raises (`raise`), hangs (`hang`), or has another one raise in the next block
+before it comes there itself (`lag`). With WRAPPED=1 the steps are taken in a function that a Wrapper begins again in
+each world.
 """
 
 import os
@@ -28,7 +29,7 @@ done = False
 
 
 def reach(phase):
-    for what in ("kill", "raise", "hang"):
+    for what in ("kill", "raise", "hang", "lag"):
         try:
             (directory / f"{what}-{phase}").rename(directory / f"did-{what}-{phase}-{os.getpid()}")
         except FileNotFoundError:
@@ -37,7 +38,11 @@ def reach(phase):
             raise ValueError(f"a fault {phase}")
         if what == "hang":
             time.sleep(1000)
+        if what == "lag":
+            (directory / "raise-before").touch()
+            return True
         os.kill(os.getpid(), signal.SIGKILL)
+    return False
 
 
 def take_steps():
@@ -54,12 +59,14 @@ def take_steps():
                 sums = torch.tensor([1.0, float((directory / "finish").exists())])
                 reach("before")
                 dist.all_reduce(sums)
-                reach("after")
+                lags = reach("after")
                 time.sleep(0.005)
         except (softrun.PeerFailed, ValueError) as error:
             log.write(f"{step} {type(error).__name__}: {error}\n")
             continue
         reach("ended")
+        if lags:
+            time.sleep(1)
         state += torch.tensor([1, sums[0]])
         done = bool(sums[1])
 
