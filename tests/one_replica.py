@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from values import following, known, member, of_job, ready, sealed
+from values import following, known, member, of_job, ready, sealed, words_of
 
 from softrun.agent.consensus.change import changed, difference
 from softrun.agent.consensus.replica import Peers, Replica
@@ -118,7 +118,7 @@ class Agent:
         """It hears the last words of these: they knew the record that it knows, and had accepted nothing."""
         for node in nodes:
             self.gone.add(node)
-            self._replica.bury(node, words or LastWords(self.record))
+            self._replica.bury(node, words or words_of(self.record))
         return self._said(self.replica.advance())
 
     def greet(self, node: str, version: int = 0, lineage: str = "", promises: Ballot | None = None) -> Said:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from softrun.agent.consensus import descent
+from softrun.agent.consensus.change import last_words
+from softrun.agent.proof.testament import Words
 from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
     Accept,
@@ -70,6 +72,18 @@ def following(record: Round, **changes: object) -> Round:
     name = f"{record.name} {sorted(changes.items(), key=str)}"
     after = replace(record, version=record.version + 1, **changes)  # type: ignore[arg-type]
     return replace(after, name=f"{hash(name):x}", past=(record.name, *record.past))
+
+
+def words_of(record: Round, accepted_in: Ballot = (0, "a"), accepted: Round | None = None) -> LastWords:
+    """The last words, in full, of an agent that knew this record and had accepted that one."""
+    return last_words(None, record, accepted_in, accepted)
+
+
+def told_to(record: Round | None, words: LastWords, in_full: LastWords) -> LastWords:
+    """Which last words an agent with this record is told."""
+    names = (words.round.round.name, words.before.name) if words.round is not None else ("", "")
+    asks = (record.name, *record.past) if record is not None else ()
+    return words if Words(*names, b"short", b"").for_who_knows(" ".join(asks)) else in_full
 
 
 def known(version: int, lineage: str) -> RecordId:
@@ -179,7 +193,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Promise, ballots, after=ids),
     st.builds(Promise, ballots, ballots, changes, ids),
     st.builds(LastWords),
-    st.builds(LastWords, rounds, st.none(), st.none(), reports),
+    st.builds(LastWords, changes, ids, st.none(), st.none(), reports),
     st.builds(_asks_for, ballots, rounds.filter(lambda round_: bool(round_.version and round_.past)), runs, names),
     st.builds(Accepted, ballots, ids),
     st.builds(Refused, ballots, ids),

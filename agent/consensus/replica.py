@@ -36,7 +36,7 @@ from hashlib import blake2b
 from math import inf
 from operator import attrgetter
 
-from softrun.agent.consensus.change import changed, difference
+from softrun.agent.consensus.change import changed, difference, last_words
 from softrun.agent.consensus.descent import IN_RECORD, Ancestry, Kin, kin_of, names_before
 from softrun.agent.consensus.quorum import is_majority, is_quorum
 from softrun.agent.protocol import effects as do
@@ -110,6 +110,7 @@ class Replica:
         self._node = node
         self._peers = peers
         self.record: Round | None = None
+        self._before: Round | None = None  # the one that it knew before this record
         self._left: list[Round] = []  # the last record of each other job that was this one
         self._ancestry = Ancestry()
         self._named = 0  # how many records it has given a name
@@ -119,7 +120,9 @@ class Replica:
         self._accepted_at = -inf
         self._attempt: _Attempt | None = None
         self._last_words: dict[str, LastWords] = {}  # of members that have ended
+        self._votes_left: dict[str, tuple[Ballot, Round]] = {}  # what they had accepted as the next record
         self._own_words = LastWords()
+        self._words_are_of: tuple[Round | None, Round | None, Ballot] = None, None, NO_BALLOT
         self._promised_ahead: dict[str, Ballot] = {}  # to this agent, by voters that were not asked
         self._news: Round | None = None
         self.since = -inf
@@ -143,10 +146,16 @@ class Replica:
     @property
     def last_words(self) -> LastWords:
         """What this agent would have others know if it ended now: the same object as long as it is the same."""
-        words, accepted_in = self._own_words, self._accepted_in if self._accepted is not None else None
-        if words.round is not self.record or words.accepted is not self._accepted or words.accepted_in != accepted_in:
-            self._own_words = LastWords(self.record, accepted_in, self._accepted)
+        record, accepted, accepted_in = self._words_are_of
+        if record is not self.record or accepted is not self._accepted or accepted_in != self._accepted_in:
+            self._words_are_of = self.record, self._accepted, self._accepted_in
+            self._own_words = last_words(self._before, self.record, self._accepted_in, self._accepted)
         return self._own_words
+
+    @property
+    def last_words_in_full(self) -> LastWords:
+        """The same for those that have neither its record nor the one before."""
+        return last_words(None, self.record, self._accepted_in, self._accepted)
 
     def take(self) -> Round | None:
         """Return the record if it has changed since the last call."""
@@ -227,9 +236,8 @@ class Replica:
         if self.record is None or attempt is None or not self._suffices(attempt.answered, attempt.missing):
             return []
         if attempt.accept is None:
-            for words in self._votes_left():
-                if words.accepted_in is not None and words.accepted is not None:
-                    attempt.bind(words.accepted_in, words.accepted)
+            for accepted_in, accepted in self._votes_left.values():
+                attempt.bind(accepted_in, accepted)
             return self._ask_to_accept(attempt, attempt.bound[1] if attempt.bound is not None else attempt.wish)
         decided = Decided(attempt.ballot, attempt.accept.after, by_proof=not is_quorum(self.record, attempt.answered))
         effects = _say(self.record, decided)
@@ -412,56 +420,64 @@ class Replica:
         self._left = [each for each in left if kin_of(each, round_) in (Kin.OTHER, Kin.SPLIT)]
         self._adopt(round_)
 
-    def bury(self, node: str, words: LastWords) -> None:
-        """Take in what `node` knew when it ended."""
+    def bury(self, node: str, words: LastWords) -> bool:
+        """Take in what `node` knew when it ended. Returns whether that is clear: else it has to be asked in full."""
+        theirs = None
+        if words.round is not None and self._knows_less_than(words.round.round):
+            before = next((own for own in (self.record, self._before) if own and own.name == words.before.name), None)
+            theirs = changed(before, words.round) if before is not None or not words.before.version else None
+            if theirs is None:
+                return False
         self._last_words[node] = words
-        known = words.round
-        if known is not None and self._knows_less_than(known):
-            self.read(known)
-        else:
-            self._heed_votes_left()
+        if theirs is not None:
+            self.read(theirs)
+            return True
+        is_clear = self._take_vote_left(node)
+        self._heed_votes_left()
+        return is_clear
 
     def _knows_less_than(self, round_: Round) -> bool:
         return self.record is not None and kin_of(self.record, round_) is Kin.NEWER
 
+    def _take_vote_left(self, node: str) -> bool:
+        """A member that has ended may have voted on what follows this record. Returns whether it is clear for what."""
+        words, record = self._last_words[node], self.record
+        if record is None or words.round is None or words.accepted_in is None or words.accepted is None:
+            return True
+        if words.round.round.name != record.name or node not in record.by_node:
+            return True
+        accepted = changed(record, words.accepted)
+        if accepted is None:
+            del self._last_words[node]
+        else:
+            self._votes_left[node] = words.accepted_in, accepted
+        return accepted is not None
+
     def _heed_votes_left(self) -> None:
         """A ballot in which a member that has ended accepted something is one that every later one must be above."""
-        record, left = self.record, self._votes_left()
-        if record is None or not left:
-            return
-        last = max(left, key=_accepted_in)
-        if self._votes(self._node):
-            self._promised = max(self._promised, _accepted_in(last))
-            if self._attempt is not None and self._attempt.ballot < _accepted_in(last):
-                self._drop()
-        elif last.accepted is not None and all(self._is_buried(m.node) for m in record.members):
-            self.read(_decided(last.accepted, by_proof=True))  # nobody else can decide on anything else any more
-
-    def _votes_left(self) -> list[LastWords]:
-        """What members that have ended had accepted as the next record."""
         record = self.record
-        members = record.by_node if record is not None else {}
-        return [
-            words
-            for node, words in self._last_words.items()
-            if record is not None
-            and node in members
-            and words.accepted is not None
-            and words.round is not None
-            and words.round.name == record.name
-        ]
+        if record is None or not self._votes_left:
+            return
+        accepted_in, accepted = max(self._votes_left.values(), key=_accepted_in)
+        if self._votes(self._node):
+            self._promised = max(self._promised, accepted_in)
+            if self._attempt is not None and self._attempt.ballot < accepted_in:
+                self._drop()
+        elif all(self._is_buried(m.node) for m in record.members):
+            self.read(_decided(accepted, by_proof=True))  # nobody else can decide on anything else any more
 
     def _is_buried(self, node: str) -> bool:
         """Whether it is known what `node` had accepted when it ended: at the most what its last words say."""
         words, record = self._last_words.get(node), self.record
         if words is None or record is None:
             return False
-        return words.round is None or kin_of(record, words.round) in (Kin.SAME, Kin.OLDER)
+        return words.round is None or kin_of(record, words.round.round) in (Kin.SAME, Kin.OLDER)
 
     # --- helpers
 
     def _adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> None:
-        self.record = self._news = round_
+        self._before, self.record = self.record, round_
+        self._news = round_
         self._ancestry.adopt(round_)
         self.since, self.proposed = since, proposed
         self._begin_version()
@@ -473,6 +489,9 @@ class Replica:
         self.short = self.dropped = False
         members = self.record.by_node if self.record is not None else {}
         self._last_words = {node: words for node, words in self._last_words.items() if node in members}
+        self._votes_left = {}
+        for node in [*self._last_words]:
+            self._take_vote_left(node)
         self._heed_votes_left()
 
     def _voters(self, record: Round) -> dict[str, None]:
@@ -551,5 +570,5 @@ def _votes_in(record: Round, node: str) -> bool:
     return node in record.by_node or (node != "" and node == record.witness)
 
 
-def _accepted_in(vote: LastWords) -> Ballot:
-    return vote.accepted_in or NO_BALLOT
+def _accepted_in(vote: tuple[Ballot, Round]) -> Ballot:
+    return vote[0]

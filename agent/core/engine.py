@@ -141,6 +141,11 @@ class Engine:
         return self._shared.last_words
 
     @property
+    def last_words_in_full(self) -> LastWords:
+        """The same for those that may know nothing of what this agent knows."""
+        return self._shared.last_words_in_full
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether it waits because too few members of its world are in touch."""
         return self._standing.cut_off
@@ -259,7 +264,9 @@ class Engine:
         """The agent of `node` has ended, and its workers with it."""
         if words.report is not None:
             self._effects += self._election.hear(node, words.report, self._said())
-        news = self._shared.bury(node, words)
+        is_clear, news = self._shared.bury(node, words)
+        if not is_clear:
+            return  # its link is down: whoever still needs to know asks again
         if news is not None:
             self._adopt(news)
         self._link_down(node, refused=True)

@@ -132,21 +132,26 @@ class SharedRecord:
         """Note that a link with `node` is lost. `refused`: nobody listens there any more."""
         self._effects += self._witness.lost(node, refused, self._now)
 
-    def bury(self, node: str, words: LastWords) -> Round | None:
-        """Take in what `node` knew when it ended. Returns the record if there is a new one, as `hear` does."""
+    def bury(self, node: str, words: LastWords) -> tuple[bool, Round | None]:
+        """Take in what `node` knew when it ended. Returns whether that is clear, and as `hear` does."""
         replica = self._replica
         if replica is None:
-            return None
-        replica.bury(node, words)
+            return True, None
+        is_clear = replica.bury(node, words)
         news = self._take(replica)
         if news is not None:
             self._effects += replica.show(None)
-        return news
+        return is_clear, news
 
     @property
     def last_words(self) -> LastWords:
         """What others are to know if this agent ends now."""
         return self._replica.last_words if self._replica is not None else _NO_WORDS
+
+    @property
+    def last_words_in_full(self) -> LastWords:
+        """The same for those that may know nothing of what this agent knows."""
+        return self._replica.last_words_in_full if self._replica is not None else _NO_WORDS
 
     def hear(self, node: str, message: Message, own: Report) -> Round | None:
         """Take in a message from `node`, before the election does. `own` is this agent's last report.

@@ -30,7 +30,8 @@ def _clean(text: str) -> str:
 
 
 _Host = Annotated[str, Field(max_length=255), AfterValidator(_clean)]
-_Name = Annotated[str, Field(max_length=512)]
+LONGEST = 512
+_Name = Annotated[str, Field(max_length=LONGEST)]
 _Digits = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
 
 
@@ -48,6 +49,7 @@ class Greeting(_Document):
     host: Annotated[_Host, Field(min_length=1)]
     port: int = Field(ge=1, le=65535)
     probe: bool = False
+    known: _Name = ""
     nonce: _Digits = ""
     proof: _Digits = ""
 

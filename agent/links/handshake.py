@@ -1,11 +1,12 @@
 """The handshake of a link: two agents of one job get to know each other. Pure: the shells send and receive the lines.
 
-    dialler  → {"version", "job", "node", "to", "host", "port", "probe", "nonce", "proof"}
+    dialler  → {"version", "job", "node", "to", "host", "port", "probe", "known", "nonce", "proof"}
     acceptor → {"version", "node", "nonce", "proof"}     with "host" and "port" if "to" is empty
     dialler  → {"proof"}
 
 `host` and `port` are of the sender's listener. An empty `to` means any agent of the job, and `probe` that the dialler
-only asks whether the agent still lives. A nonce is new random bytes, and a proof the HMAC-SHA256, under the job secret,
+only asks whether the agent still lives: `known` are the names of the records that it knows, as what has ended need tell
+it no more than it lacks. A nonce is new random bytes, and a proof the HMAC-SHA256, under the job secret,
 of a label and all of the above: so nobody can use the second or the third again, in the other direction, or for another
 greeting. The first keeps nobody out who has recorded a greeting, and costs all others their turn: an acceptor that
 finds it wrong says nothing of itself and does not wait.
@@ -94,7 +95,7 @@ class Met:
 class Dialling:
     """The dialler's end: send `greeting`, and give `answered` the first line that arrives."""
 
-    def __init__(self, identity: Identity, to: str, nonce: str, probe: bool = False) -> None:
+    def __init__(self, identity: Identity, to: str, nonce: str, probe: bool = False, known: str = "") -> None:
         self._identity = identity
         self._greeting = Greeting.model_construct(  # the other end checks it
             version=PROTOCOL_VERSION,
@@ -104,6 +105,7 @@ class Dialling:
             host=identity.host,
             port=identity.port,
             probe=probe,
+            known=known,
             nonce=nonce if identity.secret is not None else "",
         )
         if identity.secret is not None:

@@ -11,12 +11,13 @@ thread. Nothing that comes over a connection ends more than that connection.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from softrun.agent.links.accepted import Accepted
 from softrun.agent.links.connection import Connection
 from softrun.agent.links.dialled import Dialled, Probes
+from softrun.agent.links.greetings import LONGEST
 from softrun.agent.links.handshake import Identity
 from softrun.agent.links.listeners import Listeners, listening
 from softrun.agent.links.names import Names
@@ -109,6 +110,10 @@ class Links:
             "port": identity.port,
             "secret": (identity.secret or b"").hex(),
         }
+
+    def knows(self, records: Sequence[str]) -> None:
+        """Note the names of this agent's record and of those before it, the newest first: so many as can be said."""
+        self._wiring.known = " ".join(records)[:LONGEST]
 
     @property
     def descriptor(self) -> int:

@@ -31,6 +31,8 @@ class Wiring:
     clock: Callable[[], float]
     log: QuietLog
     names: Names
+    known: str = ""
+    """The names of the records that this agent knows, the newest first, with blanks between them."""
     open: set[Connection] = field(default_factory=set)
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     """What the next sweep does: a failure that is known at once is told as late as others, or it would be retried
@@ -63,6 +65,6 @@ class Wiring:
     def greet(self, connection: Connection, to: str, probe: bool = False) -> Dialling:
         """Send a greeting; returns what reads the answer."""
         nonce = secrets.token_hex(32) if self.identity.secret is not None else ""
-        dialling = Dialling(self.identity, to, nonce, probe)
+        dialling = Dialling(self.identity, to, nonce, probe, self.known if probe else "")
         self.send(connection, dialling.greeting)
         return dialling

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from softrun.agent.core.engine import Engine
 from softrun.agent.links.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue
+from softrun.agent.proof.testament import Words
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.codec import encode_message
 from softrun.agent.protocol.effects import Effect, Result
@@ -46,7 +47,7 @@ class Driver:
         links: Links,
         worker_stores: WorkerStores,
         supervisor: Supervisor,
-        keep: Callable[[bytes], None],
+        keep: Callable[[Words], None],
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._engine = engine
@@ -98,9 +99,15 @@ class Driver:
 
     def _keep_last_words(self) -> None:
         """Before anybody hears of what this agent has decided."""
-        if (words := self._engine.last_words) is not self._last_words:
-            self._last_words = words
-            self._keep(encode_message(words))
+        words = self._engine.last_words
+        if words is self._last_words:
+            return
+        self._last_words = words
+        known, before = words.round.round if words.round is not None else None, words.before.name
+        if known is not None:
+            self._links.knows((known.name, *known.past))
+        in_full = encode_message(self._engine.last_words_in_full)
+        self._keep(Words(known.name if known is not None else "", before, encode_message(words), in_full))
 
     @property
     def _stored(self) -> StoreThreads:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-GREETING = {"version": 0, "job": "", "node": "", "to": "", "host": "", "port": 0, "probe": False, "nonce": ""}
+GREETING = {
+    "version": 0, "job": "", "node": "", "to": "", "host": "", "port": 0, "probe": False, "known": "", "nonce": ""
+}  # fmt: skip
 """The dialler's first line but for its proof; these stand for what it leaves out."""
 _ANSWER = ("version", "node", "host", "port", "nonce")
 

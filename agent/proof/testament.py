@@ -12,8 +12,9 @@ follows from them. It cannot be killed between two halves of that: what counts i
     │ header, 16 bytes      │ what was written last │ what is written next │ …
     └───────────────────────┴──────────────────────┴──────────────────────┘
 
-What is written are two lines: who the agent is, as JSON, and its last words. This module needs nothing but the standard
-library, so that the reaper starts quickly.
+What is written are lines: who the agent is and which records it knew, as JSON, and its last words, in short and in
+full. Which of the two a peer needs depends on the records that it knows itself, which it says when it asks. This module
+needs nothing but the standard library, so that the reaper starts quickly.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import select
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from softrun.agent.proof import proofs
 
@@ -35,6 +36,20 @@ ANSWER_S = 5.0  # for one of them to say all of it, and to take the answer
 _HEADER = struct.Struct(">QQ")
 
 
+class Words(NamedTuple):
+    """An agent's last words. The records that it knew last have these names; "": it knew none."""
+
+    known: str
+    before: str
+    short: bytes
+    in_full: bytes
+
+    def for_who_knows(self, names: str) -> bytes:
+        """Return what to tell a peer whose record and those before it have these names, the newest first."""
+        own, *past = names.split(" ")
+        return self.short if own in (self.known, self.before) or self.known in past else self.in_full
+
+
 class Testament:
     """The agent's end. `about` says who it is: version, job, node, host, port, and the secret in hexadecimal digits."""
 
@@ -42,11 +57,12 @@ class Testament:
         self.descriptor = os.memfd_create("softrun-testament")
         self._about = json.dumps(about).encode()
         self._begin, self._end = _HEADER.size, _HEADER.size
-        self.write(b"")
+        self.write(Words("", "", b"", b""))
 
-    def write(self, last_words: bytes) -> None:
-        """Keep this line as the agent's last words, unless it writes others."""
-        data = self._about + b"\n" + last_words
+    def write(self, words: Words) -> None:
+        """Keep these as the agent's last words, unless it writes others."""
+        names = json.dumps((words.known, words.before)).encode()
+        data = b"\n".join((self._about, names, words.short, words.in_full))
         first = _HEADER.size
         begin = first if self._begin >= first + len(data) else self._end
         os.pwrite(self.descriptor, data, begin)
@@ -58,16 +74,17 @@ class Testament:
         os.close(self.descriptor)
 
 
-def read(descriptor: int) -> tuple[dict[str, Any], bytes]:
+def read(descriptor: int) -> tuple[dict[str, Any], Words]:
     """Return who the agent was, and its last words."""
     begin, count = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
-    about, _, last_words = os.pread(descriptor, count, begin).partition(b"\n")
-    return json.loads(about), last_words
+    about, names, short, in_full = os.pread(descriptor, count, begin).split(b"\n")
+    known, before = json.loads(names)
+    return json.loads(about), Words(known, before, short, in_full)
 
 
 def tell(listener: int, descriptor: int, seconds: float) -> None:
     """Answer whoever asks at the listening socket that the agent has ended, for that many seconds."""
-    about, last_words = read(descriptor)
+    about, words = read(descriptor)
     until = time.monotonic() + seconds
     asking: dict[int, _Asking] = {}
     events = select.poll()
@@ -92,21 +109,22 @@ def tell(listener: int, descriptor: int, seconds: float) -> None:
                 continue
             if len(asking) >= MOST_ASK:
                 next(iter(asking.values())).ended = True  # a peer needs less time than a stranger takes
-            asking[sock.fileno()] = _Asking(sock, about, last_words, now + ANSWER_S)
+            asking[sock.fileno()] = _Asking(sock, about, words, now + ANSWER_S)
             events.register(sock, select.POLLIN)
 
 
 class _Asking:
     """One connection."""
 
-    def __init__(self, sock: socket.socket, about: dict[str, Any], last_words: bytes, until: float) -> None:
+    def __init__(self, sock: socket.socket, about: dict[str, Any], words: Words, until: float) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.until = until
         self.ended = False
         self.unsent = b""
         self._about = about
-        self._last_words = last_words
+        self._words = words
+        self._line = b""  # what it is told
         self._received = b""
         self._said = b""  # with a secret: what both have said
         self._is_last = False  # nothing follows what is unsent
@@ -142,7 +160,7 @@ class _Asking:
             if not proofs.same(str(document["proof"]), proofs.of_dialler(secret, self._said)):
                 raise ValueError("another secret")
             key = proofs.key_of_lines(secret, "acceptor", self._said)
-            self._send(proofs.seal(key, 0, self._last_words) + b" " + self._last_words, is_last=True)
+            self._send(proofs.seal(key, 0, self._line) + b" " + self._line, is_last=True)
             return
         greeting = {name: document.get(name, default) for name, default in proofs.GREETING.items()}
         if greeting["job"] != about["job"] or greeting["to"] not in ("", about["node"]):
@@ -151,9 +169,10 @@ class _Asking:
             raise ValueError("another release, or one of both has a secret and the other has none")
         if secret and not proofs.same(str(document.get("proof")), proofs.of_greeting(secret, greeting)):
             raise ValueError("another secret")
+        self._line = self._words.for_who_knows(str(greeting["known"]))
         answer = {name: about[name] for name in ("version", "node", "host", "port")} | {"nonce": ""}
         if not secret:
-            self._send(json.dumps(answer | {"refused": "ended"}).encode() + b"\n" + self._last_words, is_last=True)
+            self._send(json.dumps(answer | {"refused": "ended"}).encode() + b"\n" + self._line, is_last=True)
             return
         answer["nonce"] = os.urandom(32).hex()
         self._said = proofs.transcript(greeting, answer)

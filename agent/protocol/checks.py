@@ -22,6 +22,7 @@ from typing import Any
 from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
+    NO_RECORD,
     Accept,
     Accepted,
     Address,
@@ -78,18 +79,22 @@ def check_message(message: Message) -> None:
         case Hello():
             check_report(message.report)
         case Accept(change=change) | Promise(accepted=Change() as change):
-            for fault in _of_round(change.round, whole=False):
-                raise ProtocolError(f"a change of the job's record cannot be meant: {fault}")
+            _check_change(change)
         case Record():
             check_round(message.round)
         case LastWords():
-            for round_ in (message.round, message.accepted):
-                if round_ is not None:
-                    check_round(round_)
+            for each in (message.round, message.accepted):
+                if each is not None:
+                    _check_change(each)
             if message.report is not None:
                 check_report(message.report)
     for fault in _of_message(message):
         raise ProtocolError(f"a message of the kind {type(message).__name__} cannot be meant: {fault}")
+
+
+def _check_change(change: Change) -> None:
+    for fault in _of_round(change.round, whole=False):
+        raise ProtocolError(f"a change of the job's record cannot be meant: {fault}")
 
 
 _STEPS = frozenset({"leave_after", "first", "last"})
@@ -211,8 +216,8 @@ def _of_message(message: Message) -> Iterator[str]:
             yield from _of_ballot(message.ballot)
             if isinstance(message, Promise):
                 yield from _of_vote(message.accepted_in, message.accepted)
-        case LastWords(round_, accepted_in, accepted, _):
-            yield from _of_last_words(round_, accepted_in, accepted)
+        case LastWords():
+            yield from _of_last_words(message)
         case Calls():
             yield from _of_calls(message)
         case Verdict():
@@ -226,13 +231,17 @@ def _of_message(message: Message) -> Iterator[str]:
                 yield from _of_fields(beat)
 
 
-def _of_last_words(round_: Round | None, accepted_in: Ballot | None, accepted: Round | None) -> Iterator[str]:
-    yield from _of_vote(accepted_in, accepted)
-    if round_ is not None and accepted is not None and not accepted.follows(round_.id):
-        yield f"version {accepted.version} was accepted as the next one after {round_.version}"
+def _of_last_words(words: LastWords) -> Iterator[str]:
+    yield from _of_fields(words.before)
+    yield from _of_vote(words.accepted_in, words.accepted)
+    if words.accepted is None:
+        return
+    accepted, known = words.accepted.round, words.round.round.id if words.round is not None else NO_RECORD
+    if not accepted.follows(known):
+        yield f"version {accepted.version} was accepted as the next one after {known.version}"
 
 
-def _of_vote(accepted_in: Ballot | None, accepted: Round | Change | None) -> Iterator[str]:
+def _of_vote(accepted_in: Ballot | None, accepted: Change | None) -> Iterator[str]:
     if (accepted_in is None) != (accepted is None):
         yield "something was accepted in no ballot, or nothing in a ballot"
     elif accepted_in is not None:

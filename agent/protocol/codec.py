@@ -44,7 +44,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 MAX_LINE = 8 << 20
 """The bytes of the longest message."""
@@ -80,14 +80,14 @@ _CARRIERS = (Accept, Promise, Record, LastWords)
 _ADAPTERS: dict[bytes, TypeAdapter[Message]] = {
     name: TypeAdapter(kind) for kind, name in _NAMES.items() if kind not in _CARRIERS
 }
-_Runs = tuple[tuple[int, int], ...]
-_ACCEPT: TypeAdapter[tuple[Ballot, _Written, _Runs, RecordId]] = TypeAdapter(tuple[Ballot, _Written, _Runs, RecordId])
-_PROMISE: TypeAdapter[tuple[Ballot, Ballot | None, _Written | None, _Runs, RecordId]] = TypeAdapter(
-    tuple[Ballot, Ballot | None, _Written | None, _Runs, RecordId]
+_Change = tuple[_Written, tuple[tuple[int, int], ...]]
+_ACCEPT: TypeAdapter[tuple[Ballot, _Change, RecordId]] = TypeAdapter(tuple[Ballot, _Change, RecordId])
+_PROMISE: TypeAdapter[tuple[Ballot, Ballot | None, _Change | None, RecordId]] = TypeAdapter(
+    tuple[Ballot, Ballot | None, _Change | None, RecordId]
 )
 _RECORD: TypeAdapter[tuple[_Written, bool, float, str, str]] = TypeAdapter(tuple[_Written, bool, float, str, str])
-_LAST_WORDS: TypeAdapter[tuple[_Written | None, Ballot | None, _Written | None, Report | None]] = TypeAdapter(
-    tuple[_Written | None, Ballot | None, _Written | None, Report | None]
+_LAST_WORDS: TypeAdapter[tuple[_Change | None, RecordId, Ballot | None, _Change | None, Report | None]] = TypeAdapter(
+    tuple[_Change | None, RecordId, Ballot | None, _Change | None, Report | None]
 )
 
 
@@ -118,6 +118,15 @@ def _written(round_: Round) -> _Written:
         for incarnation, role, workers, lease_number in kinds
     ]
     return PROTOCOL_VERSION, replace(round_, members=()), written, places
+
+
+def _written_change(change: Change) -> _Change:
+    return _written(change.round), change.members
+
+
+def _read_change(change: _Change) -> Change:
+    written, members = change
+    return Change(_read(written), members)
 
 
 def bytes_of_members(nodes: int, node: str, host: str) -> int:
@@ -169,15 +178,14 @@ def encode_message(message: Message) -> bytes:
     name = _NAMES[type(message)]
     match message:
         case Accept(ballot, change, after):
-            body = _json(_ACCEPT, (ballot, _written(change.round), change.members, after))
-        case Promise(ballot, accepted_in, None, after):
-            body = _json(_PROMISE, (ballot, accepted_in, None, (), after))
-        case Promise(ballot, accepted_in, Change(round_, runs), after):
-            body = _json(_PROMISE, (ballot, accepted_in, _written(round_), runs, after))
+            body = _json(_ACCEPT, (ballot, _written_change(change), after))
+        case Promise(ballot, accepted_in, accepted, after):
+            body = _json(_PROMISE, (ballot, accepted_in, _maybe(_written_change, accepted), after))
         case Record(round_, stands, worked_s, over, apart_from):
             body = _json(_RECORD, (_written(round_), stands, worked_s, over, apart_from))
-        case LastWords(known, accepted_in, accepted, report):
-            body = _json(_LAST_WORDS, (_maybe(_written, known), accepted_in, _maybe(_written, accepted), report))
+        case LastWords(known, before, accepted_in, accepted, report):
+            changes = _maybe(_written_change, known), _maybe(_written_change, accepted)
+            body = _json(_LAST_WORDS, (changes[0], before, accepted_in, changes[1], report))
         case _:
             body = _json(_ADAPTERS[name], message)
     return name + b" " + body
@@ -194,18 +202,17 @@ def _read_message(data: bytes) -> Message:
     name, _, body = data.partition(b" ")
     try:
         if name == _NAMES[Accept]:
-            ballot, written, runs, after = _ACCEPT.validate_json(body)
-            return Accept(ballot, Change(_read(written), runs), after)
+            ballot, change, after = _ACCEPT.validate_json(body)
+            return Accept(ballot, _read_change(change), after)
         if name == _NAMES[Promise]:
-            ballot, accepted_in, maybe_written, runs, after = _PROMISE.validate_json(body)
-            change = Change(_read(maybe_written), runs) if maybe_written is not None else None
-            return Promise(ballot, accepted_in, change, after)
+            ballot, accepted_in, accepted, after = _PROMISE.validate_json(body)
+            return Promise(ballot, accepted_in, _maybe(_read_change, accepted), after)
         if name == _NAMES[Record]:
             written, stands, worked_s, over, apart_from = _RECORD.validate_json(body)
             return Record(_read(written), stands, worked_s, over, apart_from)
         if name == _NAMES[LastWords]:
-            known, accepted_in, accepted, report = _LAST_WORDS.validate_json(body)
-            return LastWords(_maybe(_read, known), accepted_in, _maybe(_read, accepted), report)
+            known, before, accepted_in, accepted, report = _LAST_WORDS.validate_json(body)
+            return LastWords(_maybe(_read_change, known), before, accepted_in, _maybe(_read_change, accepted), report)
         if name not in _ADAPTERS:
             raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}")
         return _ADAPTERS[name].validate_json(body)

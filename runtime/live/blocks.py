@@ -40,10 +40,10 @@ def live_workers(
     after the commit. `block_timeout`: seconds from one call to the next. If a worker takes longer, its stacks are
     shown, all leave their world, and who has not left it two seconds later is ended. None: no limit.
 
-    If a member is lost or raises, all members raise `PeerFailed`, and those that have raised their own exception: at the
-    end of the block, or where it begins if a worker comes to it too late. Collectives that wait for it are aborted, and
-    the process groups are gone: the next block is in another world. What the block has changed in place stays changed,
-    so let the optimizer step after the block. Raises `Evicted` if the others have gone on without this node,
+    If a member is lost or raises, all members raise `PeerFailed`, and those that have raised their own exception: at
+    the end of the block, or where it begins if a worker comes to it too late. Collectives that wait for it are aborted,
+    and the process groups are gone: the next block is in another world. What the block has changed in place stays
+    changed, so let the optimizer step after the block. Raises `Evicted` if the others have gone on without this node,
     `CallMismatch` on all if the workers are at different places or steps, and RuntimeError for a call in another
     thread, inside a block, or outside of softrun.
     """

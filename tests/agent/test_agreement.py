@@ -197,7 +197,8 @@ class Cluster:
             return
         node.gone.add(target)
         if node.alive:
-            node.replica.bury(target, dead.replica.last_words)
+            if not node.replica.bury(target, dead.replica.last_words):
+                assert node.replica.bury(target, dead.replica.last_words_in_full)
             self._do(node, [])
 
     def forget(self, name: str) -> None:

@@ -13,6 +13,7 @@ from softrun.agent.errors import ProtocolError
 from softrun.agent.protocol import codec
 from softrun.agent.protocol.live import Calls, Made, Verdict
 from softrun.agent.protocol.model import (
+    NO_RECORD,
     Accept,
     Accepted,
     Beat,
@@ -41,7 +42,8 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Beat(1.5, 0.25, 5.0, leads=True, asks=True),
         Record(WORLD, stands=True),
         Witnessed(WORLD.id),
-        LastWords(WORLD, BALLOT, NEXT, ready(member("a"))),
+        LastWords(difference(None, WORLD), NO_RECORD, BALLOT, difference(WORLD, NEXT), ready(member("a"))),
+        LastWords(difference(WORLD, NEXT), WORLD.id),
         Prepare(BALLOT, WORLD.id),
         Promise(BALLOT, (2, "b"), difference(WORLD, NEXT), WORLD.id),
         Accept(BALLOT, difference(WORLD, NEXT), WORLD.id),

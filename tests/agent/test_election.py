@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from values import member, ready, sealed
 
+from softrun.agent.consensus.change import difference
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
     Address,
@@ -220,9 +221,9 @@ def test_a_member_whose_lease_is_to_end_is_granted_none_by_its_leader() -> None:
 
 def test_the_last_report_says_that_it_is_the_last() -> None:
     agent = Agent(C)
-    ((_, words),) = said(agent.election.take_leave(agent.own, LastWords(WORLD)))
+    ((_, words),) = said(agent.election.take_leave(agent.own, LastWords(difference(None, WORLD))))
     assert isinstance(words, LastWords)
-    assert words.round == WORLD
+    assert words.round == difference(None, WORLD)
     report = words.report
     assert report is not None
     assert report.ends

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from one_replica import FAST, FIRST, FOUR, JOB, SECOND, A, Agent, Ask, B, C, D, Vow, after
-from values import known, member, of_job, opened, ready, sealed
+from values import known, member, of_job, opened, ready, sealed, words_of
 
 from softrun.agent.protocol.effects import Say
 from softrun.agent.protocol.model import (
@@ -17,7 +17,6 @@ from softrun.agent.protocol.model import (
     Ballot,
     Decided,
     Hello,
-    LastWords,
     Prepare,
     Record,
     Refused,
@@ -303,7 +302,7 @@ def test_who_greets_from_there_is_shown_this_record_and_told_what_it_does_not_fo
 
 def test_last_words_from_there_tell_nothing_about_this_one() -> None:
     agent = Agent("a")
-    agent.bury("b", "c", words=LastWords(replace(FIRST, name="?")))
+    agent.bury("b", "c", words=words_of(replace(FIRST, name="?")))
     agent.propose(after(FIRST, A))
     assert agent.record == FIRST, "they may have voted here, and forgotten it"
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, Ask, B, C, D, Vow, after
-from values import member, of_job, sealed
+from values import member, of_job, sealed, words_of
 
 from softrun.agent.protocol.model import (
     Accepted,
     Decided,
-    LastWords,
     Prepare,
+    Round,
 )
 
 # --- who must have accepted it
@@ -113,20 +113,20 @@ def test_some_that_have_ended_do_not_excuse_the_silence_of_others() -> None:
 def test_what_the_dead_had_agreed_on_is_decided_first() -> None:
     """They were more than half, so they may have told others of it."""
     agent, theirs = Agent("c"), after(FIRST, A, B)
-    agent.bury("a", "b", words=LastWords(FIRST, (1, "b"), theirs))
+    agent.bury("a", "b", words=words_of(FIRST, (1, "b"), theirs))
     agent.propose(after(FIRST, C))
     assert agent.record == theirs
 
 
 def test_one_that_has_ended_may_have_known_a_newer_record() -> None:
     agent = Agent("c")
-    agent.bury("a", words=LastWords(SECOND))
+    agent.bury("a", words=words_of(SECOND))
     assert agent.record == SECOND, "it was left behind"
 
 
 def test_one_that_has_ended_with_an_older_record_had_no_vote_on_the_next() -> None:
     agent = Agent("a", record=SECOND)
-    agent.bury("b", words=LastWords(FIRST, FAST, SECOND))
+    agent.bury("b", words=words_of(FIRST, FAST, SECOND))
     agent.propose(after(SECOND, A))
     assert agent.record == after(SECOND, A)
 
@@ -135,7 +135,7 @@ def test_its_own_ballot_is_above_those_of_the_dead() -> None:
     """The fast ballot asks nobody what was accepted before."""
     agent, theirs = Agent("a"), after(FIRST, B, C)
     agent.propose(after(FIRST, A, B, C))
-    assert agent.bury("b", "c", words=LastWords(FIRST, (1, "b"), theirs)) == []
+    assert agent.bury("b", "c", words=words_of(FIRST, (1, "b"), theirs)) == []
     agent.propose(after(FIRST, A))
     assert agent.record == theirs
 
@@ -144,15 +144,69 @@ def test_who_is_no_member_takes_over_what_the_dead_had_agreed_on() -> None:
     agent, theirs = Agent("d"), after(FIRST, B, C)
     agent.bury("a", "b")
     assert agent.record == FIRST
-    agent.bury("c", words=LastWords(FIRST, (1, "b"), theirs))
+    agent.bury("c", words=words_of(FIRST, (1, "b"), theirs))
     assert agent.record == theirs
 
 
 def test_last_words_are_of_another_job_only_if_it_is_this_one() -> None:
     agent = Agent("a", record=of_job(JOB, sealed(A, B)))
-    agent.bury("b", words=LastWords(of_job("b@1", agent.record)))
+    agent.bury("b", words=words_of(of_job("b@1", agent.record)))
     assert agent.propose(after(agent.record, A)) == []
     assert agent.replica.short, "nobody knows what it had accepted in this one"
+
+
+def heir_of(record: Round, *newer: Round) -> Agent:
+    """One that has ended, after it knew these."""
+    dead = Agent("b", record=record)
+    for each in newer:
+        dead.replica.read(each)
+    return dead
+
+
+def test_last_words_in_short_are_enough_for_who_has_that_record_or_the_one_before() -> None:
+    dead = heir_of(FIRST, SECOND)
+    theirs = after(SECOND, A)
+    dead.hear("a", Ask((3, "a"), theirs))
+    words = dead.replica.last_words
+    assert words.round is not None
+    assert words.round.round.members == (), "nobody is named that the one before has"
+    for known in (FIRST, SECOND):
+        agent = Agent("a", record=known)
+        assert agent.replica.bury("b", words)
+        assert agent.record == SECOND
+        agent.propose(after(SECOND, A, C))
+        assert agent.record == theirs, "it had voted for this one"
+
+
+def test_who_has_neither_is_to_ask_in_full() -> None:
+    third = after(SECOND, A, B, C)
+    dead, agent = heir_of(FIRST, SECOND, third), Agent("a")
+    assert not agent.replica.bury("b", dead.replica.last_words)
+    assert agent.record == FIRST
+    agent.gone.add("b")
+    agent.silent.add("c")
+    assert agent.propose(after(FIRST, A)) == [], "what b had accepted is not known"
+    assert agent.replica.bury("b", dead.replica.last_words_in_full)
+    assert agent.record == third
+
+
+def test_who_has_gone_on_meanwhile_understands_them_as_well() -> None:
+    """It said which record it had, and has heard of the next one since."""
+    beside, agent = after(FIRST, A, C), Agent("a")
+    words = heir_of(FIRST, SECOND).replica.last_words
+    agent.replica.read(SECOND)
+    assert agent.replica.bury("b", words)
+    agent = Agent("a", record=beside)
+    assert agent.replica.bury("b", words), "and in another branch they tell nothing"
+    assert agent.record == beside
+
+
+def test_a_vote_for_what_is_no_next_record_is_not_clear() -> None:
+    words, agent = words_of(FIRST, (1, "b"), SECOND), Agent("a", record=SECOND)
+    assert words.accepted is not None
+    wrong = replace(words, accepted=replace(words.accepted, members=((0, 9),)))
+    assert not heir_of(FIRST).replica.bury("c", wrong)
+    assert agent.replica.bury("b", wrong), "it is about another record"
 
 
 # --- with a witness

@@ -16,14 +16,19 @@ from pathlib import Path
 
 import pytest
 from shells.test_links import SECRET, End, connect, until, until_true
-from values import member, of_job, sealed
+from values import following, member, of_job, sealed
 
+from softrun.agent.consensus.change import last_words
 from softrun.agent.proof import testament
+from softrun.agent.proof.testament import Words
 from softrun.agent.protocol.codec import encode_message
 from softrun.agent.protocol.model import Address, LastWords
 from softrun.agent.protocol.observations import Found, Heard, LinkDown, LinkUp, NotFound
 
-WORDS = LastWords(of_job("a@1", sealed(member("a"), member("b"))))
+FIRST = replace(of_job("a@1", sealed(member("a"), member("b"))), name="first")
+SECOND = following(FIRST, lost=("x",))
+WORDS, IN_FULL = last_words(FIRST, SECOND), last_words(None, SECOND)
+NO_WORDS = Words("", "", encode_message(LastWords()), encode_message(LastWords()))
 ANOTHER = b"the secret of somebody else"
 
 
@@ -44,12 +49,12 @@ def ends(secret: bytes | None) -> Iterator[tuple[End, End]]:
 class Estate:
     """What an agent leaves behind: its listening socket and its testament."""
 
-    def __init__(self, end: End, words: LastWords = WORDS, about: dict[str, object] | None = None) -> None:
+    def __init__(self, end: End, in_full: LastWords = IN_FULL, about: dict[str, object] | None = None) -> None:
         self.port = end.links.port
         self.listener = os.dup(end.links.descriptor)
         self.testament = testament.Testament(end.links.about | (about or {}))
-        self.testament.write(encode_message(LastWords()))
-        self.testament.write(encode_message(words))
+        self.testament.write(NO_WORDS)
+        self.testament.write(Words(SECOND.name, FIRST.name, encode_message(WORDS), encode_message(in_full)))
         self._thread: threading.Thread | None = None
 
     def tell(self, seconds: float = 60.0) -> None:
@@ -75,7 +80,7 @@ def test_a_peer_that_sees_the_link_break_hears_the_last_words(ends: tuple[End, E
     b.die()
     estate.tell()
     until(a, see=LinkDown("b", refused=False), at=a)
-    assert a.seen == [LinkUp("b"), Heard("b", WORDS), LinkDown("b", refused=False)]
+    assert a.seen == [LinkUp("b"), Heard("b", IN_FULL), LinkDown("b", refused=False)]
 
 
 def test_so_does_who_dials_it_only_then(ends: tuple[End, End], estate: Estate) -> None:
@@ -85,7 +90,7 @@ def test_so_does_who_dials_it_only_then(ends: tuple[End, End], estate: Estate) -
     estate.tell()
     a.links.dial(there)
     until(a, see=LinkDown("b", refused=False), at=a)
-    assert a.seen == [Heard("b", WORDS), LinkDown("b", refused=False)]
+    assert a.seen == [Heard("b", IN_FULL), LinkDown("b", refused=False)]
 
 
 def test_and_who_looks_for_it_at_its_address(ends: tuple[End, End], estate: Estate) -> None:
@@ -97,15 +102,40 @@ def test_and_who_looks_for_it_at_its_address(ends: tuple[End, End], estate: Esta
     place = Address("127.0.0.1", estate.port)
     a.links.seek(Seek(place, 5.0, listens=False))
     until(a, see=LinkDown("b", refused=False), at=a)
-    assert Heard("b", WORDS) in a.seen
+    assert Heard("b", IN_FULL) in a.seen
     assert NotFound(place) in a.seen, "and not that it is refused"
     assert Found(place, "b") not in a.seen
+
+
+@pytest.mark.parametrize(
+    ("knows", "told"),
+    [
+        ((), IN_FULL),
+        (("another", "and one before"), IN_FULL),
+        ((SECOND.name, *SECOND.past), WORDS),
+        ((FIRST.name,), WORDS),
+        (("newer", SECOND.name, FIRST.name), WORDS),
+        (("another successor", FIRST.name), IN_FULL),
+        ((SECOND.name, *["x" * 50] * 100), WORDS),
+    ],
+    ids=["none", "others", "the same", "the one before", "a newer one", "a split", "more than can be said"],
+)
+def test_a_peer_is_told_no_more_than_it_lacks(
+    ends: tuple[End, End], estate: Estate, knows: tuple[str, ...], told: LastWords
+) -> None:
+    a, b = ends
+    a.links.knows(knows)
+    connect(a, b)
+    b.die()
+    estate.tell()
+    until(a, see=LinkDown("b", refused=False), at=a)
+    assert a.seen == [LinkUp("b"), Heard("b", told), LinkDown("b", refused=False)]
 
 
 def test_last_words_may_be_longer_than_a_socket_takes_at_once(ends: tuple[End, End]) -> None:
     a, b = ends
     members = [replace(member(f"n{number}"), host=f"host-{number}" * 5) for number in range(6000)]
-    long = LastWords(of_job("a@1", sealed(*members)))
+    long = last_words(None, of_job("a@1", sealed(*members)))
     estate = Estate(b, long)
     connect(a, b)
     b.die()
@@ -143,7 +173,7 @@ def test_strangers_do_not_keep_the_peers_from_it(
             with suppress(OSError):
                 strangers[-1].sendall(said or b" ")
     until(a, see=LinkDown("b", refused=False), at=a)
-    assert Heard("b", WORDS) in a.seen
+    assert Heard("b", IN_FULL) in a.seen
     for stranger in strangers:
         stranger.close()
 
@@ -169,8 +199,9 @@ def test_a_stranger_learns_nothing_where_there_is_a_secret() -> None:
 def test_it_is_what_was_written_last_whatever_its_length() -> None:
     kept = testament.Testament({"node": "a"})
     for length in (10, 100_000, 3, 0, 70_000, 70_001, 1):
-        kept.write(b"x" * length)
-        assert testament.read(kept.descriptor) == ({"node": "a"}, b"x" * length)
+        words = Words("new", "old", b"x" * length, b"y" * (7 * length))
+        kept.write(words)
+        assert testament.read(kept.descriptor) == ({"node": "a"}, words)
     kept.close()
 
 
@@ -178,14 +209,14 @@ AGENT = """
 import selectors, sys
 from pathlib import Path
 from softrun.agent.links.links import Links
-from softrun.agent.proof.testament import Testament
+from softrun.agent.proof.testament import Testament, Words
 from softrun.agent.protocol.codec import encode_message
 from softrun.agent.protocol.model import LastWords
 from softrun.agent.workers.orphan_reaper import OrphanReapers
 selector = selectors.DefaultSelector()
 links = Links(selector, job="job", node="b", host="127.0.0.1", observe=print, secret=bytes.fromhex(sys.argv[3]) or None)
 testament = Testament(links.about)
-testament.write(encode_message(LastWords()))
+testament.write(Words("", "", *[encode_message(LastWords())] * 2))
 reapers = OrphanReapers(sys.argv[1], Path(sys.argv[2]), selector, (links.descriptor, testament.descriptor))
 print(links.port, flush=True)
 while True:

@@ -26,6 +26,8 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple, TypeVar
 
+from values import told_to
+
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.protocol import effects as do
@@ -33,6 +35,7 @@ from softrun.agent.protocol.model import (
     Accept,
     Accepted,
     Beat,
+    Change,
     Decided,
     Hello,
     LastWords,
@@ -187,9 +190,9 @@ class Agent:
             case Beat():
                 self.hear_beat(node, message)
             case LastWords():
-                self.gone |= {node}
-                replica.bury(node, message)
-                self.leases.part(node, self.now)
+                if replica.bury(node, message):
+                    self.gone |= {node}
+                    self.leases.part(node, self.now)
         if self.record is not before:
             effects += replica.show(None)  # it was decided elsewhere: those that follow this agent may not know
         if stale is not None:
@@ -254,6 +257,7 @@ class Agent:
             replica.since,
             tuple(sorted(replica._promised_ahead.items())),
             tuple(sorted((node, _of_message(words)) for node, words in replica._last_words.items())),
+            tuple(sorted((node, vote[0], _of(vote[1])) for node, vote in replica._votes_left.items())),
             attempt
             and (
                 attempt.ballot,
@@ -288,16 +292,20 @@ def _of(round_: Round | None) -> Hashable:
     return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost, round_.name)
 
 
+def _of_change(change: Change | None) -> Hashable:
+    return change and (_of(change.round), change.members)
+
+
 def _of_message(message: Message) -> Hashable:
     match message:
         case Accept(ballot, change, after):
-            return ("accept", ballot, _of(change.round), change.members, after)
+            return ("accept", ballot, _of_change(change), after)
         case Promise(ballot, accepted_in, accepted, after):
-            return ("promise", ballot, accepted_in, accepted and (_of(accepted.round), accepted.members), after)
+            return ("promise", ballot, accepted_in, _of_change(accepted), after)
         case Record(round_, stands):
             return ("record", _of(round_), stands)
-        case LastWords(round_, accepted_in, accepted):
-            return ("words", _of(round_), accepted_in, _of(accepted))
+        case LastWords(known, before, accepted_in, accepted):
+            return ("words", _of_change(known), before, accepted_in, _of_change(accepted))
         case _:
             return message
 
@@ -459,7 +467,8 @@ class World:
         for other in self.agents:
             self.links.pop((other, node), None)
             if other != node:
-                self._say(node, other, agent.replica.last_words)
+                dead = agent.replica
+                self._say(node, other, told_to(self.agents[other].record, dead.last_words, dead.last_words_in_full))
 
     def _are_in_touch(self, one: Agent, other: Agent) -> bool:
         apart = {self.isolated, self.stopped} & {one.node, other.node}

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from values import told_to
+
 from simulation.conditions import Range
 from softrun.agent.protocol import codec
 from softrun.agent.protocol import effects as do
@@ -259,7 +261,8 @@ class Network:
         """What outlives the agent of `other` tells `node` of its end, if anything does. Returns whether it does."""
         if other.alive or other.bare or not node.alive or self._refuses(node, other):
             return False
-        self._cluster.deliver(node, saw.Heard(other.name, _decode_message(_encode_message(other.engine.last_words))))
+        words = told_to(node.engine.record, other.engine.last_words, other.engine.last_words_in_full)
+        self._cluster.deliver(node, saw.Heard(other.name, _decode_message(_encode_message(words))))
         return True
 
     def _link_down(self, link: Link, node: Node, refused: bool) -> None:

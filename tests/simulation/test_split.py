@@ -82,7 +82,7 @@ def tear(life: Life, halves: Halves) -> None:
     at = draw.randrange(1, len(nodes))
     one, other = nodes[:at], nodes[at:]
     halves.halves = tuple({node.name for node in half} for half in (one, other))
-    words = {node: saw.Heard(node.name, node.engine.last_words) for node in nodes}
+    words = {node: saw.Heard(node.name, node.engine.last_words_in_full) for node in nodes}
     life.cluster.network.split({node.name: int(node in one) for node in life.up()})
     for half, rest in ((one, other), (other, one)):
         for node in half:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from softrun.agent.consensus.change import last_words
 from softrun.agent.links.links import Links
 from softrun.agent.protocol.effects import Seek
 from softrun.agent.protocol.model import Address, Hello, LastWords, Member, NodeIntent, Record, Report, Round
@@ -81,7 +82,7 @@ def main(job: str, host: str, port: str) -> None:
     dead, hearer = record.members
     forger = Forger(job, dead.node, own)
     forger.dial(hearer)
-    forger.says(hearer.node, Hello(Report(dead, NodeIntent.READY, record.id)), LastWords(record))
+    forger.says(hearer.node, Hello(Report(dead, NodeIntent.READY, record.id)), last_words(None, record))
     forger.turn_until(lambda seen: isinstance(seen, Heard))
 
 
