@@ -262,7 +262,9 @@ class Network:
         if other.alive or other.bare or not node.alive or self._refuses(node, other):
             return False
         words = told_to(node.engine.record, other.engine.last_words, other.engine.last_words_in_full)
-        self._cluster.deliver(node, saw.Heard(other.name, _decode_message(_encode_message(words))))
+        data = _encode_message(words)
+        self.sent_bytes += len(data)
+        self._cluster.deliver(node, saw.Heard(other.name, _decode_message(data)))
         return True
 
     def _link_down(self, link: Link, node: Node, refused: bool) -> None:
