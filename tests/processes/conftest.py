@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hangs import stack
 from nursery import Nursery
 
-from local_cluster import Begin, LocalCluster, Node, free_port, listens, softrun_command
+from local_cluster import Begin, LocalCluster, Node, free_port, listens, shown_by, softrun_command
 
 TRAINERS = Path(__file__).parent / "trainers"
 WITHOUT_TORCH = ("count.py", "stubborn.py", "told.py")
@@ -32,7 +33,11 @@ def cluster(tmp_path: Path, launch: Begin) -> Iterator[LocalCluster]:
         living = [node for node in cluster.nodes if node.process.poll() is None]
         for node in living:
             node.kill_all()
-        cluster.wait_for("no orphan is left", lambda: not cluster.orphans())
+        try:
+            cluster.wait_for("no orphan is left", lambda: not cluster.orphans())
+        except TimeoutError as error:
+            left = [f"--- orphan {pid}: {shown_by(pid)}\n{stack(pid)}" for pid in cluster.orphans()]
+            raise TimeoutError("\n".join([str(error), *left])) from None
 
 
 @pytest.fixture

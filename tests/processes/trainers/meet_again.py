@@ -1,8 +1,9 @@
 """As meet.py, but the survivors stay: each meets by env:// in every world, in its own process (the RFC's loop).
 
-meet_again.py DIRECTORY [WORLDS]
+meet_again.py DIRECTORY [WORLDS SIZE]
 
-Without WORLDS nobody is killed: each waits for the event of another world.
+One is killed in each world of SIZE, until there were WORLDS. Without these nobody is killed: each waits for the event
+of another world.
 """
 
 import os
@@ -16,7 +17,8 @@ import torch.distributed as dist
 
 from softrun import get_worker_event, get_worker_info
 
-directory, worlds = Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None
+directory = Path(sys.argv[1])
+worlds, whole = map(int, sys.argv[2:]) if sys.argv[2:] else (None, 0)
 torch.set_num_threads(1)
 
 
@@ -43,7 +45,7 @@ while True:
         # gloo forgets what is written to a peer in the moment of its death, and waits for ever: not a matter here. So
         # nobody is killed, by itself or by the test, before all have met.
         while get_worker_event() == world:
-            if worlds is not None and rank == count % size and met_by_all(count, size):
+            if size == whole and rank == count % size and met_by_all(count, size):
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.005)
         dist.destroy_process_group()
