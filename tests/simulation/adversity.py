@@ -1,5 +1,6 @@
-"""What befalls networks and clocks beyond a clean cut: one-way and partial cuts, resets between hosts that live, nodes
-that end with all that could say so, drift, addresses that change hands.
+"""What befalls networks and clocks beyond a clean cut: one-way and partial cuts, resets between hosts that live, links
+that break with what is under way, nodes that end with all that could say so, drift, loops that lag, addresses that
+change hands.
 
 It draws by itself, so that the lives without it stay as they are.
 """
@@ -18,6 +19,7 @@ DRIFT = leases.DRIFT / 3
 TAKES_OVER = 0.5
 REFUSES = 0.3
 BARE = 0.3
+LAGS, LAG_S = 0.3, 0.1
 
 
 class Adversity:
@@ -32,6 +34,10 @@ class Adversity:
         self._hands_over = self._rng.random() < 0.5
         self._breaking = True
         self._after(self._rng.expovariate(1 / self._every_s), self._strike)
+        self._wear = random.Random(f"wear {seed}")
+        if seed // 6 % 2:
+            cluster.lag = self._lag
+            self._after(self._wear.expovariate(1 / self._every_s), self._break_links)
 
     def rate(self) -> float:
         """How fast the clock of the next node goes."""
@@ -47,6 +53,7 @@ class Adversity:
     def heal(self) -> None:
         """From now on nothing befalls them."""
         self._breaking = False
+        self._cluster.lag = lambda: 0.0
 
     def _after(self, delay_s: float, act: Callable[[], None]) -> None:
         self._cluster.after(delay_s, lambda: act() if self._breaking else None)
@@ -59,6 +66,16 @@ class Adversity:
             self._cluster.network.cut_way(sender, receiver)
         odds = self._rng.choice((0.0, 0.5, 1.0))
         self._after(self._rng.uniform(0.1, 3 * self._patience_s), lambda: self._cluster.network.heal(odds))
+
+    def _break_links(self) -> None:
+        self._after(self._wear.expovariate(1 / self._every_s), self._break_links)
+        odds = self._wear.choice((0.1, 0.5, 1.0))
+        for link in self._cluster.network.links():
+            if link.up and self._wear.random() < odds:
+                self._cluster.network.sever(link)
+
+    def _lag(self) -> float:
+        return self._wear.uniform(0.0, LAG_S) if self._wear.random() < LAGS else 0.0
 
     def bares(self) -> bool:
         """Whether what would tell of a node's end is killed with it."""

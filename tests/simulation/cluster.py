@@ -149,6 +149,8 @@ class Cluster:
         self.timing = timing or Timing()
         self.habits = habits or Habits()
         self.weather = Weather()
+        self.lag: Callable[[], float] = lambda: 0.0
+        """How much later an agent's timer rings than it should: what it does then falls to what else it sees before."""
         self.watchers = list(watchers)
         self.listeners: list[Callable[[Node, saw.Observation, list[do.Effect]], None]] = []
         for watcher in self.watchers:
@@ -284,7 +286,7 @@ class Cluster:
         at = max(node.true_time(due), self.now) + TIMER_LATE_S
         if node.tick_at is None or at < node.tick_at:
             node.tick_at = at
-            self.after(at - self.now, self._alarm, node, at)
+            self.after(at - self.now + self.lag(), self._alarm, node, at)
 
     def _alarm(self, node: Node, at: float) -> None:
         if node.tick_at != at or not node.alive:

@@ -39,6 +39,7 @@ class Link:
     ends: set[str] = field(default_factory=set)  # the nodes that still hold their end
     sent_until: dict[str, float] = field(default_factory=dict)  # by receiver: when the last thing sent will arrive
     held: list[tuple[Node, Callable[[], None]]] = field(default_factory=list)  # what the cut network keeps back
+    severed: bool = False  # nothing arrives on it any more
 
     def other(self, node: Node) -> Node:
         return self.target if node is self.dialer else self.dialer
@@ -89,8 +90,7 @@ class Network:
         self.torn_at = math.inf
         self._refusing |= {way for a, b in pairs for way in ((a, b), (b, a))}
         self._note_refusals()
-        everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
-        for link in dict.fromkeys(link for node in everybody for link in node.links):
+        for link in self.links():
             if (link.dialer.name, link.target.name) in self._refusing:
                 for node in (link.dialer, link.target):
                     self._link_down(link, node, True)
@@ -112,11 +112,9 @@ class Network:
         self._note_refusals()
         self._cut.clear()
         self._refusing.clear()
-        everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
-        for node in everybody:
+        for node in (*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()):
             node.side = 0
-        links = dict.fromkeys(link for node in everybody for link in node.links)
-        for link in links:
+        for link in self.links():
             held, link.held = link.held, []
             if held and self._cluster.chance(break_odds):
                 for node in (link.dialer, link.target):
@@ -124,6 +122,19 @@ class Network:
             else:
                 for receiver, act in held:
                     self._send(link, receiver, act, self._cluster.timing.link)
+
+    def links(self) -> list[Link]:
+        """All of which somebody holds an end."""
+        everybody = [*self._cluster.nodes.values(), *self._cluster.witnesses.started.values()]
+        return [*dict.fromkeys(link for node in everybody for link in node.links)]
+
+    def sever(self, link: Link) -> None:
+        """It breaks: what is under way on it is lost, and each end learns of it by itself."""
+        link.severed = True
+        link.held.clear()
+        for node in (link.dialer, link.target):
+            delay = self._cluster.draw(self._cluster.timing.notice)
+            self._cluster.after(delay, self._cluster.give, node, partial(self._probed, link, node))
 
     def process_ended(self, node: Node, silent: bool) -> None:
         """The kernel closes its links. `silent`: its host ended with it, so nobody is told."""
@@ -235,7 +246,7 @@ class Network:
         self._cluster.after(at - self._cluster.now, self._arrive, link, receiver, act)
 
     def _arrive(self, link: Link, receiver: Node, act: Callable[[], None]) -> None:
-        if receiver.name in link.ends:
+        if receiver.name in link.ends and not link.severed:
             self._cluster.give(receiver, act)
 
     def _hear(self, link: Link, sender: Node, receiver: Node, data: bytes) -> None:
