@@ -76,7 +76,7 @@ def following(record: Round, **changes: object) -> Round:
 
 def words_of(record: Round, accepted_in: Ballot = (0, "a"), accepted: Round | None = None) -> LastWords:
     """The last words, in full, of an agent that knew this record and had accepted that one."""
-    return last_words(None, record, accepted_in, accepted)
+    return last_words(None, record, accepted_in if accepted is not None else None, accepted_in, accepted)
 
 
 def told_to(record: Round | None, words: LastWords, in_full: LastWords) -> LastWords:
@@ -193,7 +193,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Promise, ballots, after=ids),
     st.builds(Promise, ballots, ballots, changes, ids),
     st.builds(LastWords),
-    st.builds(LastWords, changes, ids, st.none(), st.none(), reports),
+    st.builds(LastWords, changes, ids, st.none() | ballots, st.none(), st.none(), reports),
     st.builds(_asks_for, ballots, rounds.filter(lambda round_: bool(round_.version and round_.past)), runs, names),
     st.builds(Accepted, ballots, ids),
     st.builds(Refused, ballots, ids),

@@ -64,15 +64,19 @@ def changed(before: Round | None, change: Change) -> Round | None:
 
 
 def last_words(
-    before: Round | None, record: Round | None, accepted_in: Ballot | None = None, accepted: Round | None = None
+    before: Round | None,
+    record: Round | None,
+    promised: Ballot | None = None,
+    accepted_in: Ballot | None = None,
+    accepted: Round | None = None,
 ) -> LastWords:
     """Return what one that has ended knew, for those that have its record or the one `before`; None: for all."""
     if record is None:
         return LastWords()
     known, names = difference(before, record), before.id if before is not None else NO_RECORD
     if accepted is None:
-        return LastWords(known, names)
-    return LastWords(known, names, accepted_in, difference(record, accepted))
+        return LastWords(known, names, promised)
+    return LastWords(known, names, promised, accepted_in, difference(record, accepted))
 
 
 def _members(record: Round | None) -> tuple[Member, ...]:

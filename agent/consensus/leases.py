@@ -17,7 +17,9 @@ not to call somebody dead, because to go on without an agent another one must fi
 - **Dead.** Nobody is called dead who is owed more time, however short the tolerance has become meanwhile.
 - **Left behind.** Who has accepted a record that leaves a member behind grants it nothing, and one that has accepted to
   be left behind itself trusts no lease: that may be decided by now. So it is until there is another record.
-- **Part.** An agent that sees a peer die while its own lease stands knows that this peer had never left it behind.
+- **Part.** An agent that sees a peer die while its own lease stands knows that this peer had never left it behind. What
+  a leader has granted outlives it, but not what it was promised itself. So until that is over, whoever had promised it
+  something calls nobody dead for being silent.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class Leases:
         self._owed: dict[str, float] = {}
         self._lacking = ""  # a member without whose lease this agent cannot lead
         self._parted: set[str] = set()  # died while this agent's lease stood
+        self._leading: set[str] = set()  # have said last that they lead
+        self._owed_to_leaders = -inf  # until when one of these that has died was promised something
         self._until = -inf
         self._members: tuple[str, ...] = ()
         self.left_behind_at: Callable[[str], float | None] = lambda _node: None
@@ -63,8 +67,8 @@ class Leases:
         return inf if self._members == (self._node,) else self._until
 
     def owed(self, node: str) -> float:
-        """Until when this agent has promised not to call `node` dead."""
-        return self._owed.get(node, -inf)
+        """Until when this agent has promised not to call `node` dead for being silent, to itself or to its leader."""
+        return max(self._owed.get(node, -inf), self._owed_to_leaders)
 
     def beat(self, to: str, now: float, *, leads: bool, follows: bool, asks: bool) -> Beat:
         """Return the next beat for `to`, which this agent `follows` or not.
@@ -76,13 +80,14 @@ class Leases:
         if leads:
             grant_s = max(0.0, min(grant_s, self.until - now))
         if grant_s:
-            self._owed[to] = max(self.owed(to), heard_at + grant_s)
+            self._owed[to] = max(self._owed.get(to, -inf), heard_at + grant_s)
         return Beat(now, echo, grant_s, leads, asks)
 
     def heard(self, node: str, beat: Beat, now: float) -> bool:
         """Take in a beat. Returns whether it is the first from this node."""
         first = node not in self._heard
         self._heard[node] = (beat.at, now)
+        (self._leading.add if beat.leads else self._leading.discard)(node)
         until = beat.echo + min(beat.grant_s, MOST_TOLERANCES * self._tolerance_s) * (1 - DRIFT)
         if 0.0 < beat.echo <= now and beat.leads:
             if beat.grant_s or self._until == -inf:  # nothing is granted by a leader whose own lease does not stand
@@ -130,6 +135,8 @@ class Leases:
 
     def part(self, node: str, now: float) -> None:
         """Note that the process of `node` has ended by `now`."""
+        if node in self._leading:
+            self._owed_to_leaders = max(self._owed_to_leaders, self._owed.get(node, -inf))
         if now < self.until:
             self._parted.add(node)
 

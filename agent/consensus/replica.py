@@ -18,9 +18,8 @@ quorum has accepted it (`softrun.agent.consensus.quorum`). So each member in tou
 it knows what was agreed on. A proposal is made only if it can be decided as far as its maker knows; else it waits, and
 the engine proposes again.
 
-That a member has ended is known by its last words, which say what it had accepted: it has answered Prepare for good. So
-the living need no quorum if only such members are missing: whatever was decided before, they have read the votes for
-it, and no other ballot can be under way.
+That a member has ended is known by its last words, which say what it had promised and accepted: it has answered Prepare
+for good, and votes no more. So it need not be counted, and the living are enough if only such members are missing.
 
 The voters are the members, and the witness if the record has one (`softrun.agent.consensus.witness`). It is asked with
 the others, and waited for only if they are too few without it: a slow or dead witness delays nothing.
@@ -34,7 +33,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from softrun.agent.consensus.change import changed, difference, last_words
 from softrun.agent.consensus.descent import IN_RECORD, Ancestry, Kin, kin_of, names_before
@@ -121,8 +120,9 @@ class Replica:
         self._attempt: _Attempt | None = None
         self._last_words: dict[str, LastWords] = {}  # of members that have ended
         self._votes_left: dict[str, tuple[Ballot, Round]] = {}  # what they had accepted as the next record
+        self._promises_left = NO_BALLOT  # the highest ballot that one of them had promised
         self._own_words = LastWords()
-        self._words_are_of: tuple[Round | None, Round | None, Ballot] = None, None, NO_BALLOT
+        self._words_are_of: tuple[Round | None, Round | None, Ballot, Ballot] = None, None, NO_BALLOT, NO_BALLOT
         self._promised_ahead: dict[str, Ballot] = {}  # to this agent, by voters that were not asked
         self._news: Round | None = None
         self.since = -inf
@@ -146,16 +146,22 @@ class Replica:
     @property
     def last_words(self) -> LastWords:
         """What this agent would have others know if it ended now: the same object as long as it is the same."""
-        record, accepted, accepted_in = self._words_are_of
-        if record is not self.record or accepted is not self._accepted or accepted_in != self._accepted_in:
-            self._words_are_of = self.record, self._accepted, self._accepted_in
-            self._own_words = last_words(self._before, self.record, self._accepted_in, self._accepted)
+        record, accepted, *ballots = self._words_are_of
+        same_votes = accepted is self._accepted and ballots == [self._accepted_in, self._promised]
+        if record is not self.record or not same_votes:
+            self._words_are_of = self.record, self._accepted, self._accepted_in, self._promised
+            self._own_words = self._last_words_after(self._before)
         return self._own_words
 
     @property
     def last_words_in_full(self) -> LastWords:
         """The same for those that have neither its record nor the one before."""
-        return last_words(None, self.record, self._accepted_in, self._accepted)
+        return self._last_words_after(None)
+
+    def _last_words_after(self, before: Round | None) -> LastWords:
+        promised = max(self._promised, self._accepted_in)
+        some = promised if promised != NO_BALLOT else None
+        return last_words(before, self.record, some, self._accepted_in, self._accepted)
 
     def take(self) -> Round | None:
         """Return the record if it has changed since the last call."""
@@ -202,14 +208,17 @@ class Replica:
             return []
         if self._attempt is not None and self._attempt.accept is not None:
             return []  # some may have accepted it, so it comes to its end first
-        if record.members[0].node == self._node and self._promised == NO_BALLOT and not self._promised_ahead:
+        ahead = max((number for number, _ in self._promised_ahead.values()), default=0)
+        if record.members[0].node == self._node and self._promised == self._promises_left == NO_BALLOT and not ahead:
             self._attempt = self._new_attempt(0, round_)
             return self._ask_to_accept(self._attempt, round_)
         if self._attempt is not None and self._attempt.ballot == self._promised:
             self._attempt.wish = round_
             return []
-        ahead = max((number for number, _ in self._promised_ahead.values()), default=0)
-        self._attempt = self._new_attempt(max(ahead, self._promised[0] + 1, 1), round_)
+        number = max(ahead, self._promised[0] + 1, 1)
+        if (number, self._node) < self._promises_left:
+            number = self._promises_left[0] + 1
+        self._attempt = self._new_attempt(number, round_)
         prepare = Prepare(self._attempt.ballot, record.id)
         self._promised = prepare.ballot
         if self._accepted is not None:
@@ -442,9 +451,12 @@ class Replica:
     def _take_vote_left(self, node: str) -> bool:
         """A member that has ended may have voted on what follows this record. Returns whether it is clear for what."""
         words, record = self._last_words[node], self.record
-        if record is None or words.round is None or words.accepted_in is None or words.accepted is None:
+        if record is None or words.round is None or words.round.round.name != record.name:
             return True
-        if words.round.round.name != record.name or node not in record.by_node:
+        if node not in record.by_node:
+            return True
+        self._promises_left = max(self._promises_left, words.promised or NO_BALLOT)
+        if words.accepted_in is None or words.accepted is None:
             return True
         accepted = changed(record, words.accepted)
         if accepted is None:
@@ -454,16 +466,14 @@ class Replica:
         return accepted is not None
 
     def _heed_votes_left(self) -> None:
-        """A ballot in which a member that has ended accepted something is one that every later one must be above."""
+        """A ballot that a member that has ended had promised is one that this agent's own may not be below."""
         record = self.record
-        if record is None or not self._votes_left:
+        if record is None:
             return
-        accepted_in, accepted = max(self._votes_left.values(), key=_accepted_in)
-        if self._votes(self._node):
-            self._promised = max(self._promised, accepted_in)
-            if self._attempt is not None and self._attempt.ballot < accepted_in:
-                self._drop()
-        elif all(self._is_buried(m.node) for m in record.members):
+        if self._attempt is not None and self._attempt.ballot < self._promises_left:
+            self._drop()
+        if self._votes_left and not self._votes(self._node) and all(self._is_buried(m.node) for m in record.members):
+            _, accepted = max(self._votes_left.values(), key=itemgetter(0))
             self.read(_decided(accepted, by_proof=True))  # nobody else can decide on anything else any more
 
     def _is_buried(self, node: str) -> bool:
@@ -489,7 +499,7 @@ class Replica:
         self.short = self.dropped = False
         members = self.record.by_node if self.record is not None else {}
         self._last_words = {node: words for node, words in self._last_words.items() if node in members}
-        self._votes_left = {}
+        self._votes_left, self._promises_left = {}, NO_BALLOT
         for node in [*self._last_words]:
             self._take_vote_left(node)
         self._heed_votes_left()
@@ -517,14 +527,15 @@ class Replica:
         if first != record.witness and not self._is_out(first):
             return False  # the usual case, for each answer of thousands
         members = [node for node in missing if node != record.witness]
-        if all(self._is_buried(node) for node in members):
-            return True
         if not all(self._is_out(node) for node in members):
             return False
+        ended = {node for node in self._last_words if self._is_buried(node)}
+        if is_majority(record, present) or is_majority(record, present, ended):
+            return True
         # What is refused proves so little that half of them wait as they do for silent ones.
-        return is_majority(record, present) or (
-            is_quorum(record, present) and all(self._is_buried(node) or self._peers.missed(node) for node in members)
-        )
+        if not all(node in ended or self._peers.missed(node) for node in members):
+            return False
+        return is_quorum(record, present) or is_quorum(record, present, ended)
 
     def _under_way(self, ballot: Ballot) -> _Attempt | None:
         return self._attempt if self._attempt is not None and self._attempt.ballot == ballot else None
@@ -568,7 +579,3 @@ def _decided(round_: Round, *, by_proof: bool) -> Round:
 
 def _votes_in(record: Round, node: str) -> bool:
     return node in record.by_node or (node != "" and node == record.witness)
-
-
-def _accepted_in(vote: tuple[Ballot, Round]) -> Ballot:
-    return vote[0]

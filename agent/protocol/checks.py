@@ -234,8 +234,12 @@ def _of_message(message: Message) -> Iterator[str]:
 def _of_last_words(words: LastWords) -> Iterator[str]:
     yield from _of_fields(words.before)
     yield from _of_vote(words.accepted_in, words.accepted)
-    if words.accepted is None:
+    if words.promised is not None:
+        yield from _of_ballot(words.promised)
+    if words.accepted is None or words.accepted_in is None:
         return
+    if words.promised is None or words.promised < words.accepted_in:
+        yield f"it was accepted in ballot {_counted(words.accepted_in[0])}, which is above what was promised"
     accepted, known = words.accepted.round, words.round.round.id if words.round is not None else NO_RECORD
     if not accepted.follows(known):
         yield f"version {accepted.version} was accepted as the next one after {known.version}"

@@ -86,9 +86,9 @@ _PROMISE: TypeAdapter[tuple[Ballot, Ballot | None, _Change | None, RecordId]] = 
     tuple[Ballot, Ballot | None, _Change | None, RecordId]
 )
 _RECORD: TypeAdapter[tuple[_Written, bool, float, str, str]] = TypeAdapter(tuple[_Written, bool, float, str, str])
-_LAST_WORDS: TypeAdapter[tuple[_Change | None, RecordId, Ballot | None, _Change | None, Report | None]] = TypeAdapter(
-    tuple[_Change | None, RecordId, Ballot | None, _Change | None, Report | None]
-)
+_LAST_WORDS: TypeAdapter[
+    tuple[_Change | None, RecordId, Ballot | None, Ballot | None, _Change | None, Report | None]
+] = TypeAdapter(tuple[_Change | None, RecordId, Ballot | None, Ballot | None, _Change | None, Report | None])
 
 
 def encode_round(round_: Round) -> bytes:
@@ -183,9 +183,9 @@ def encode_message(message: Message) -> bytes:
             body = _json(_PROMISE, (ballot, accepted_in, _maybe(_written_change, accepted), after))
         case Record(round_, stands, worked_s, over, apart_from):
             body = _json(_RECORD, (_written(round_), stands, worked_s, over, apart_from))
-        case LastWords(known, before, accepted_in, accepted, report):
+        case LastWords(known, before, promised, accepted_in, accepted, report):
             changes = _maybe(_written_change, known), _maybe(_written_change, accepted)
-            body = _json(_LAST_WORDS, (changes[0], before, accepted_in, changes[1], report))
+            body = _json(_LAST_WORDS, (changes[0], before, promised, accepted_in, changes[1], report))
         case _:
             body = _json(_ADAPTERS[name], message)
     return name + b" " + body
@@ -211,8 +211,9 @@ def _read_message(data: bytes) -> Message:
             written, stands, worked_s, over, apart_from = _RECORD.validate_json(body)
             return Record(_read(written), stands, worked_s, over, apart_from)
         if name == _NAMES[LastWords]:
-            known, before, accepted_in, accepted, report = _LAST_WORDS.validate_json(body)
-            return LastWords(_maybe(_read_change, known), before, accepted_in, _maybe(_read_change, accepted), report)
+            known, before, promised, accepted_in, accepted, report = _LAST_WORDS.validate_json(body)
+            changes = _maybe(_read_change, known), _maybe(_read_change, accepted)
+            return LastWords(changes[0], before, promised, accepted_in, changes[1], report)
         if name not in _ADAPTERS:
             raise ProtocolError(f"a message on a link cannot be read: {data[:80]!r}")
         return _ADAPTERS[name].validate_json(body)

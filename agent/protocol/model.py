@@ -367,13 +367,14 @@ class LastWords:
     """Its sender has ended, and so have its workers: it says so itself, or what outlives it on its host does.
 
     `round` is the record that it knew: what that differs in from the one that it knew `before`, or all of it, where no
-    such one is named. None: it knew none. `accepted` is what the one that it accepted as the next one, in ballot
-    `accepted_in`, differs in from that: nobody will change its vote any more. `report` is its last one, if it says so
-    itself.
+    such one is named. None: it knew none. It had `promised` to accept nothing in any ballot below that, and `accepted`
+    is what the one that it accepted as the next one, in ballot `accepted_in`, differs in from the record: nobody will
+    change its vote any more. `report` is its last one, if it says so itself.
     """
 
     round: Change | None = None
     before: RecordId = NO_RECORD
+    promised: Ballot | None = None
     accepted_in: Ballot | None = None
     accepted: Change | None = None
     report: Report | None = None

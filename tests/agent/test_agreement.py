@@ -3,6 +3,7 @@ witnesses or without."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -327,6 +328,11 @@ def promises_although_it_has_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "promise_ahead", wrong)
 
 
+def forgets_what_the_dead_had_promised(patch: pytest.MonkeyPatch) -> None:
+    right = Replica.bury
+    patch.setattr(Replica, "bury", lambda self, node, words: right(self, node, replace(words, promised=None)))
+
+
 def keeps_no_promise_that_nobody_asked_for(patch: pytest.MonkeyPatch) -> None:
     right = Replica.promise_ahead
 
@@ -353,8 +359,8 @@ def forgets_its_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_first_has_a_casting_vote_as_well(patch: pytest.MonkeyPatch) -> None:
-    def wrong(round_: Round, nodes: Collection[str]) -> bool:
-        return quorum.is_quorum(round_, nodes) or quorum.is_quorum(replace(round_, witness=""), nodes)
+    def wrong(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
+        return any(quorum.is_quorum(each, nodes, ended) for each in (round_, replace(round_, witness="")))
 
     patch.setattr(replica, "is_quorum", wrong)
 
@@ -365,6 +371,43 @@ WRONG = (
     forgets_its_promises,
     the_first_has_a_casting_vote_as_well,
 )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_the_dead_had_promised_counts_for_those_that_do_not_count_the_dead(
+    right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four, a promises the ballot of d and dies. So b and c, who know that, go on in a higher one."""
+    if not right:
+        forgets_what_the_dead_had_promised(monkeypatch)
+    cluster = Cluster(4, splits=False)
+
+    def pass_on(sender: str, target: str) -> None:
+        sent = next(at for at, each in enumerate(cluster.under_way) if each[:2] == (sender, target))
+        cluster.deliver(sent, again=False)
+
+    for name, target in ("db", "dc", "bd", "cd"):
+        cluster.suspect(name, target)
+    cluster.propose("d", 0b1000)
+    pass_on("d", "a")  # prepare
+    pass_on("a", "d")
+    cluster.die("a")
+    cluster.learn("c", "a")
+    cluster.propose("c", 0b0110)
+    pass_on("c", "b")  # prepare
+    pass_on("b", "c")
+    pass_on("c", "b")  # accept
+    pass_on("b", "c")
+    assert len(cluster.decided) == 2, "b and c are two of the three whose votes count"
+    pass_on("d", "b")  # prepare
+    pass_on("d", "b")  # accept
+    cluster.learn("d", "a")
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="two records are one version"):
+        pass_on("b", "d")  # refused; or else that it promises
+        pass_on("b", "d")  # and accepts
+    if right:
+        cluster.heal()
+        assert len({record.name for record in cluster.records()}) == 1
 
 
 @pytest.mark.slow

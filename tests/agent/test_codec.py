@@ -42,7 +42,7 @@ ONE_OF_EACH: dict[type[Message], Message] = {
         Beat(1.5, 0.25, 5.0, leads=True, asks=True),
         Record(WORLD, stands=True),
         Witnessed(WORLD.id),
-        LastWords(difference(None, WORLD), NO_RECORD, BALLOT, difference(WORLD, NEXT), ready(member("a"))),
+        LastWords(difference(None, WORLD), NO_RECORD, BALLOT, BALLOT, difference(WORLD, NEXT), ready(member("a"))),
         LastWords(difference(WORLD, NEXT), WORLD.id),
         Prepare(BALLOT, WORLD.id),
         Promise(BALLOT, (2, "b"), difference(WORLD, NEXT), WORLD.id),

@@ -288,6 +288,17 @@ def test_parted_are_those_that_died_while_the_lease_stood() -> None:
     assert leases.parted(["b"]), "and b stays what it was"
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_a_leader_was_promised_is_owed_to_all_once_it_has_died(leads: bool) -> None:
+    """It may have granted them so much."""
+    leases = leases_of("b")
+    leases.heard("a", Beat(at=777.0, leads=leads), 10.0)
+    leases.beat("a", 10.1, leads=not leads, follows=leads, asks=False)
+    assert leases.owed("c") == -inf
+    leases.part("a", 11.0)
+    assert leases.owed("c") == (10.0 + GRANT_S if leads else -inf)
+
+
 def test_without_a_lease_nobody_is_parted() -> None:
     leases = leases_of()
     leases.part("b", 10.0)

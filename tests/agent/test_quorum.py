@@ -31,6 +31,18 @@ def test_any_two_share_a_voter(size: int, witness: str, one: set[str], other: se
         assert one & other & {*round_.by_node, witness}
 
 
+@given(st.integers(1, 7), witness, subset, subset, subset, subset)
+def test_any_two_share_a_voter_also_if_they_do_not_count_the_same_members(
+    size: int, witness: str, one: set[str], other: set[str], ended: set[str], ended_there: set[str]
+) -> None:
+    """But for what they have read in last words: see the head of the module."""
+    round_ = world(size, witness)
+    ended, ended_there = ended - {witness}, ended_there - {witness}
+    one, other = one - ended - ended_there, other - ended
+    if is_quorum(round_, one, ended) and is_quorum(round_, other, ended_there):
+        assert one & other & {*round_.by_node, witness}
+
+
 @given(st.integers(1, 7), witness, subset, subset)
 def test_more_members_are_no_less_of_a_quorum(size: int, witness: str, one: set[str], more: set[str]) -> None:
     round_ = world(size, witness)
@@ -70,6 +82,23 @@ def test_of_an_odd_number_more_than_half_are_needed_with_the_first_or_without() 
 
 def test_who_is_not_a_member_does_not_count() -> None:
     assert not is_quorum(FOUR, set("cdxyz"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "nodes", "enough"),
+    [
+        ("a", "cd", True),
+        ("a", "b", False),
+        ("ab", "c", True),
+        ("ab", "d", False),
+        ("abc", "d", True),
+        ("d", "ab", True),
+        ("d", "ad", False),
+        ("abcd", "abcd", False),
+    ],
+)
+def test_who_has_ended_is_not_counted(ended: str, nodes: str, enough: bool) -> None:
+    assert is_quorum(FOUR, set(nodes), set(ended)) is enough
 
 
 def test_of_nobody_there_is_none() -> None:

@@ -110,6 +110,38 @@ def test_some_that_have_ended_do_not_excuse_the_silence_of_others() -> None:
     assert agent.replica.short
 
 
+def test_of_four_two_go_on_without_a_dead_and_a_silent_one() -> None:
+    agent = Agent("c", record=of_job(JOB, sealed(A, B, C, D)))
+    next_ = after(agent.record, C, D)
+    agent.bury("a")
+    agent.silent.add("b")
+    assert agent.propose(next_) == [(None, Prepare((1, "c")))]
+    assert agent.hear("d", Vow((1, "c"))) == [(None, Ask((1, "c"), next_))]
+    agent.hear("d", Accepted((1, "c")))
+    assert agent.record.members == (C, D)
+    assert agent.record.by_proof, "nobody could say so without the last words of a"
+
+
+@pytest.mark.parametrize(("node", "decides"), [("c", True), ("d", False)])
+def test_of_two_that_are_left_of_four_the_first_goes_on_without_the_other(node: str, decides: bool) -> None:
+    agent = Agent(node, record=of_job(JOB, sealed(A, B, C, D)))
+    agent.bury("a", "b")
+    agent.silent |= {"c", "d"} - {node}
+    assert bool(agent.propose(after(agent.record, member(node)))) is decides
+    assert agent.replica.short is not decides
+
+
+def test_its_own_ballot_is_not_below_what_the_dead_had_promised() -> None:
+    """Others may count on that promise."""
+    agent, another = Agent("a"), one_that_knew(FIRST)
+    another.hear("c", Prepare((4, "c")))
+    agent.silent.add("c")
+    assert agent.propose(after(FIRST, A, B)) == [(None, Ask(FAST, after(FIRST, A, B)))]
+    assert agent.bury("b", words=another.replica.last_words) == []
+    assert agent.record == FIRST
+    assert agent.propose(after(FIRST, A))[0] == (None, Prepare((5, "a")))
+
+
 def test_what_the_dead_had_agreed_on_is_decided_first() -> None:
     """They were more than half, so they may have told others of it."""
     agent, theirs = Agent("c"), after(FIRST, A, B)
@@ -155,7 +187,7 @@ def test_last_words_are_of_another_job_only_if_it_is_this_one() -> None:
     assert agent.replica.short, "nobody knows what it had accepted in this one"
 
 
-def heir_of(record: Round, *newer: Round) -> Agent:
+def one_that_knew(record: Round, *newer: Round) -> Agent:
     """One that has ended, after it knew these."""
     dead = Agent("b", record=record)
     for each in newer:
@@ -164,7 +196,7 @@ def heir_of(record: Round, *newer: Round) -> Agent:
 
 
 def test_last_words_in_short_are_enough_for_who_has_that_record_or_the_one_before() -> None:
-    dead = heir_of(FIRST, SECOND)
+    dead = one_that_knew(FIRST, SECOND)
     theirs = after(SECOND, A)
     dead.hear("a", Ask((3, "a"), theirs))
     words = dead.replica.last_words
@@ -180,7 +212,7 @@ def test_last_words_in_short_are_enough_for_who_has_that_record_or_the_one_befor
 
 def test_who_has_neither_is_to_ask_in_full() -> None:
     third = after(SECOND, A, B, C)
-    dead, agent = heir_of(FIRST, SECOND, third), Agent("a")
+    dead, agent = one_that_knew(FIRST, SECOND, third), Agent("a")
     assert not agent.replica.bury("b", dead.replica.last_words)
     assert agent.record == FIRST
     agent.gone.add("b")
@@ -193,7 +225,7 @@ def test_who_has_neither_is_to_ask_in_full() -> None:
 def test_who_has_gone_on_meanwhile_understands_them_as_well() -> None:
     """It said which record it had, and has heard of the next one since."""
     beside, agent = after(FIRST, A, C), Agent("a")
-    words = heir_of(FIRST, SECOND).replica.last_words
+    words = one_that_knew(FIRST, SECOND).replica.last_words
     agent.replica.read(SECOND)
     assert agent.replica.bury("b", words)
     agent = Agent("a", record=beside)
@@ -205,7 +237,7 @@ def test_a_vote_for_what_is_no_next_record_is_not_clear() -> None:
     words, agent = words_of(FIRST, (1, "b"), SECOND), Agent("a", record=SECOND)
     assert words.accepted is not None
     wrong = replace(words, accepted=replace(words.accepted, members=((0, 9),)))
-    assert not heir_of(FIRST).replica.bury("c", wrong)
+    assert not one_that_knew(FIRST).replica.bury("c", wrong)
     assert agent.replica.bury("b", wrong), "it is about another record"
 
 

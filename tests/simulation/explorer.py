@@ -258,6 +258,7 @@ class Agent:
             tuple(sorted(replica._promised_ahead.items())),
             tuple(sorted((node, _of_message(words)) for node, words in replica._last_words.items())),
             tuple(sorted((node, vote[0], _of(vote[1])) for node, vote in replica._votes_left.items())),
+            replica._promises_left,
             attempt
             and (
                 attempt.ballot,
@@ -271,6 +272,8 @@ class Agent:
             tuple(sorted(leases._owed.items())),
             tuple(sorted(leases._heard.items())),
             frozenset(leases._parted),
+            frozenset(leases._leading),
+            leases._owed_to_leaders,
             leases._lacking,
             tuple(map(_of, replica._left)),
         )
@@ -304,8 +307,8 @@ def _of_message(message: Message) -> Hashable:
             return ("promise", ballot, accepted_in, _of_change(accepted), after)
         case Record(round_, stands):
             return ("record", _of(round_), stands)
-        case LastWords(known, before, accepted_in, accepted):
-            return ("words", _of_change(known), before, accepted_in, _of_change(accepted))
+        case LastWords(known, before, promised, accepted_in, accepted):
+            return ("words", _of_change(known), before, promised, accepted_in, _of_change(accepted))
         case _:
             return message
 

@@ -400,14 +400,15 @@ def its_clock_stops_while_its_host_sleeps() -> list[Patch]:
 
 
 def half_is_a_quorum() -> list[Patch]:
-    def wrong(round_: Round, nodes: Collection[str]) -> bool:
-        return 2 * sum(m.node in nodes for m in round_.members) >= len(round_.members)
+    def wrong(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
+        members = round_.by_node.keys() - ended
+        return 2 * sum(node in nodes for node in members) >= len(members)
 
     return [(replica, "is_quorum", wrong)]
 
 
 def needs_no_quorum() -> list[Patch]:
-    return [(replica, "is_quorum", lambda round_, nodes: bool(nodes))]
+    return [(replica, "is_quorum", lambda round_, nodes, ended=(): bool(nodes))]
 
 
 def waits_for_a_quorum_only() -> list[Patch]:
@@ -445,8 +446,8 @@ def goes_back_to_older_records() -> list[Patch]:
 def counts_a_silent_witness() -> list[Patch]:
     right = replica.is_quorum
 
-    def wrong(round_: Round, nodes: Collection[str]) -> bool:
-        return right(round_, {*nodes, round_.witness})
+    def wrong(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
+        return right(round_, {*nodes, round_.witness}, ended)
 
     return [(replica, "is_quorum", wrong)]
 
