@@ -59,6 +59,9 @@ from softrun.agent.protocol.model import (
 )
 
 NO_BALLOT: Ballot = (-1, "")
+MOST_AHEAD = 1_000_000
+"""How far a ballot may be ahead of what an agent has promised: each is a try for one record. Who names one beyond that
+forges it, so that no agent could name a higher one."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +306,9 @@ class Replica:
         record = self.record
         if record is None or hello.known.name != record.name:
             return
-        if hello.promises is not None and hello.promises[1] == self._node and self._votes(node):
+        if hello.promises is None or self._is_beyond(hello.promises):
+            return
+        if hello.promises[1] == self._node and self._votes(node):
             self._promised_ahead[node] = hello.promises
             self._take_promise(node, hello.promises)
 
@@ -321,6 +326,8 @@ class Replica:
             return []
         if message.after.name != record.name:
             return self._asked_about_another(node, message, record)
+        if self._is_beyond(message.promised if isinstance(message, Refused) else message.ballot):
+            return []
         match message:
             case Accept(ballot, change):
                 round_ = changed(record, change)
@@ -455,6 +462,9 @@ class Replica:
             return True
         if node not in record.by_node:
             return True
+        if words.promised is not None and self._is_beyond(words.promised):
+            del self._last_words[node]
+            return True
         self._promises_left = max(self._promises_left, words.promised or NO_BALLOT)
         if words.accepted_in is None or words.accepted is None:
             return True
@@ -503,6 +513,9 @@ class Replica:
         for node in [*self._last_words]:
             self._take_vote_left(node)
         self._heed_votes_left()
+
+    def _is_beyond(self, ballot: Ballot) -> bool:
+        return ballot[0] > self._promised[0] + MOST_AHEAD
 
     def _voters(self, record: Round) -> dict[str, None]:
         """The members in rank order, then those that will not answer: so the first shows who is waited for. At the end

@@ -183,7 +183,7 @@ class Links:
     def close(self, flush_s: float = 1.0) -> None:
         """Send what is unsent, in at most `flush_s` seconds, then close everything.
 
-        The listeners first: who sees the end of a link, and probes, is refused at once.
+        The listeners first: who sees the end of a link, and probes, is left to the orphan reapers.
         """
         self._listeners.close()
         until = boottime() + flush_s

@@ -41,7 +41,7 @@ class OrphanReapers:
             raise
 
     def close(self, all_is_well: bool) -> None:
-        """Let the reapers end. Unless `all_is_well`, they kill what is left, and answer for this agent."""
+        """Let the reapers end, and answer for this agent before. Unless `all_is_well`, they kill what is left."""
         for process in self._living.values():
             if process.stdin is None:
                 raise AssertionError("an orphan reaper was started without its pipe")
@@ -49,7 +49,7 @@ class OrphanReapers:
                 if all_is_well:
                     process.stdin.write(reaper.ALL_IS_WELL)
                 process.stdin.close()
-        for process in self._living.values() if all_is_well or not self._descriptors else ():
+        for process in self._living.values() if not self._descriptors else ():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_FAREWELL_S)
         for pidfd in list(self._living):

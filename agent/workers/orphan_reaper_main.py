@@ -5,7 +5,9 @@ reading end of a pipe whose writing end only the agent has. When the agent dies,
 end; the reaper then kills every process that carries a mark with that TOKEN, which are the workers and all that they
 have started, and removes the agent's channels. For `TELLS_S` it answers whoever dials the agent that this one has ended
 (`softrun.agent.proof.testament`), if it was given the agent's listening socket and its testament, as two descriptors.
-An agent that ends in good order says so first, and the reaper just ends.
+
+An agent that ends in good order says so first. The reaper then kills and removes nothing, but it answers, for
+`TELLS_IN_ORDER_S`: a peer whose link broke just then has not heard that the agent left, or that the job is over.
 
 A mark is `TOKEN-NUMBER`: the agent's token and the number of the worker. A process carries it in two ways:
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 TELLS_S = 60.0
 """For how long it answers for an agent that was killed."""
+TELLS_IN_ORDER_S = 10.0
+"""For how long it answers for one that has ended in good order."""
 ANSWERS_FIRST_S = 0.5  # before it tidies up: peers that had a link ask at once
 _LOOKS_ROUND_S = 1.0  # what it needs to answer is read then, if its agent lives so long
 VARIABLE = "SOFTRUN_AGENT"
@@ -50,6 +54,9 @@ def main(token: str, directory: str, agent: int, descriptors: "list[int]") -> No
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
     _show(f"orphan reaper of {agent}")
     if _agent_says(agent) == ALL_IS_WELL:
+        _let_go_of_output()
+        if descriptors:
+            _testament().tell(*descriptors, TELLS_IN_ORDER_S)
         return
     kill_all_of(token)
     _let_go_of_output()

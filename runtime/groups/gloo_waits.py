@@ -1,4 +1,4 @@
-"""What the threads of this process wait for inside gloo, and making such a wait raise.
+"""What gloo's threads in this process do and wait for, and making such a wait raise.
 
 A thread that waits for a payload sleeps in the kernel, on an address within gloo's buffer for it. The kernel tells that
 address, and a buffer begins with the address of its class's table of functions. Then gloo's own function makes the wait
@@ -24,6 +24,10 @@ _RUN_LOOP = "pt_gloo_runloop"
 """What torch calls the threads that run the collectives of a gloo group."""
 _TABLE = "_ZTVN4gloo9transport3tcp13UnboundBufferE"
 _SIGNAL = "_ZN4gloo9transport3tcp13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
+_WAIT_BITSET = 9
+"""The operation of a system call that waits for a condition variable (futex(2)), without its flags."""
+_FLAGS = 128 | 256
+_ARGUMENTS = 6
 _REACH = 512
 """A buffer is smaller, in bytes."""
 _WORD = struct.Struct("@P")
@@ -67,11 +71,38 @@ def is_run_loop(thread: int) -> bool:
     return False
 
 
+def working() -> set[int]:
+    """The run loops that have something to do or to drop, but for those that wait for a peer.
+
+    One that waits for work waits without limit. One that wants the interpreter's lock looks again every few
+    milliseconds. If the kernel does not tell, none is found.
+    """
+    loops = {thread for thread in threads() if is_run_loop(thread) and _works(thread)}
+    return loops and loops - {wait.thread for wait in waits(loops)}
+
+
+def _works(thread: int) -> bool:
+    with suppress(OSError):  # it has ended
+        call = _system_call(thread)
+        return call is None or call[2] & ~_FLAGS != _WAIT_BITSET or call[4] != 0
+    return False
+
+
 def _slept_on(thread: int) -> int | None:
     """The first argument of the system call that the thread is in; an address if it waits to be woken by another."""
-    with suppress(OSError, ValueError, IndexError):  # it has ended, or runs, or the kernel does not tell
-        return int((_THREADS / str(thread) / "syscall").read_text().split()[1], 16)
+    with suppress(OSError):
+        if call := _system_call(thread):
+            return call[1]
     return None
+
+
+def _system_call(thread: int) -> list[int] | None:
+    """The number and the arguments of the system call that it sleeps in; None if it runs.
+
+    Raises OSError if the thread has ended, or the kernel does not tell.
+    """
+    words = (_THREADS / str(thread) / "syscall").read_text().split()
+    return [int(word, 0) for word in words] if len(words) > _ARGUMENTS else None
 
 
 def _words(address: int) -> list[int]:

@@ -11,22 +11,28 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from values import member, of_job, opened, ready
+from values import member, of_job, opened, ready, words_of
 
 from softrun.agent.consensus import quorum, replica, witness
+from softrun.agent.consensus.change import difference
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.witness import Witness
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Note, Say
 from softrun.agent.protocol.model import (
+    Accept,
     Agreement,
     Ballot,
     Hello,
+    LastWords,
     Message,
+    Prepare,
     Record,
+    Refused,
     Round,
     Witnessed,
 )
+from softrun.runtime.bounds import LARGEST
 
 NODES = "abcde"
 WITNESSES = "wxy"
@@ -408,6 +414,29 @@ def test_what_the_dead_had_promised_counts_for_those_that_do_not_count_the_dead(
     if right:
         cluster.heal()
         assert len({record.name for record in cluster.records()}) == 1
+
+
+WORLD = of_job("a@1", opened(*(member(name) for name in "abc")))
+HIGHEST: Ballot = (LARGEST, "c")
+OF_HIGHEST_BALLOT = {
+    "prepare": Prepare(HIGHEST, WORLD.id),
+    "accept": Accept(HIGHEST, difference(WORLD, replace(WORLD, version=2)), WORLD.id),
+    "refused": Refused(HIGHEST, WORLD.id),
+    "a promise ahead": Hello(ready(member("c"), WORLD.id), (LARGEST, "b")),
+    "last words": replace(words_of(WORLD), promised=HIGHEST),
+}
+
+
+@pytest.mark.parametrize("message", OF_HIGHEST_BALLOT.values(), ids=OF_HIGHEST_BALLOT)
+def test_who_names_the_highest_ballot_of_all_prevents_no_higher_one(message: Message) -> None:
+    b = Node("b")
+    b.replica.read(WORLD)
+    if isinstance(message, LastWords):
+        b.replica.bury("c", message)
+    else:
+        b.hear("c", message)
+    said = [each.message for each in b.replica.propose(replace(WORLD, version=2)) if isinstance(each, Say)]
+    assert [each.ballot for each in said if isinstance(each, Prepare)] == [(1, "b")]
 
 
 @pytest.mark.slow

@@ -182,10 +182,10 @@ def test_a_loop_that_counts_no_steps_saves_in_a_new_world(job: Job) -> None:
     job.trains(10, ranks=4)
     for node in nodes:
         node.signal(signal.SIGTERM)
-    assert [node.wait() for node in nodes] == [RESUME, RESUME], nodes[0].output()
+    assert [node.wait() for node in nodes] == [RESUME, RESUME], nodes[0].output() + nodes[1].output()
     assert len(job.saves) == 1
     nodes = job.run("rfc", nodes=2, nnodes="2")
-    assert [node.wait() for node in nodes] == [0, 0]
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].output() + nodes[1].output()
     assert job.is_done()
     assert job.steps(1)[0][0] == job.saves[0][1] + 1
 

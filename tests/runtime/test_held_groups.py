@@ -1,6 +1,10 @@
-"""A model that is freed after its group was destroyed: torch alone hangs there in some of a hundred times."""
+"""Groups that are held although they were destroyed: for models that are freed later, and until the process ends."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +12,53 @@ import torch.distributed as dist
 from gloo_ranks import Me, run
 from torch.nn.parallel import DistributedDataParallel
 
+from local_cluster import PATIENCE_S
 from softrun.runtime.groups.group_registry import track_groups
 from softrun.runtime.groups.held_groups import let_go
 
 TIMES = 100
+
+DROPS_LATE = """
+import os, sys, threading, time
+import torch
+import torch.distributed as dist
+from softrun.runtime.groups.group_registry import track_groups
+
+is_peer = os.fork() == 0
+track_groups()
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("gloo", store=store, rank=int(is_peer), world_size=2)
+if is_peer:
+    store.wait(["left to gloo"])
+    dist.all_reduce(torch.ones(1))
+    os._exit(0)
+
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        dropping_by.append(threading.get_native_id())
+        dropping.set()
+        sleep(0.5)
+
+
+class WhileTheInterpreterEnds:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+
+dropping, dropping_by = threading.Event(), []
+tensor = torch.ones(1)
+tensor.slow = Slow()
+dist.all_reduce(tensor, async_op=True)
+del tensor
+store.set("left to gloo", b"")
+dropping.wait()
+assert dropping_by != [threading.get_native_id()]
+os.wait()
+if sys.argv[2] == "destroyed":
+    dist.destroy_process_group()
+sys.modules["late"] = WhileTheInterpreterEnds()
+"""
 
 
 def train(me: Me, store: dist.Store) -> None:
@@ -20,6 +67,20 @@ def train(me: Me, store: dist.Store) -> None:
     for _ in range(4):
         model(torch.ones(4, 8)).sum().backward()
     dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["destroyed", "left as it is"])
+def test_a_process_ends_after_gloo_has_dropped_its_last_tensor(way: str, tmp_path: Path) -> None:
+    """torch's thread would be the end of the process if it came for the interpreter's lock too late."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DROPS_LATE, str(tmp_path / "store"), way],
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.slow

@@ -219,6 +219,13 @@ testament = Testament(links.about)
 testament.write(Words("", "", *[encode_message(LastWords())] * 2))
 reapers = OrphanReapers(sys.argv[1], Path(sys.argv[2]), selector, (links.descriptor, testament.descriptor))
 print(links.port, flush=True)
+
+def end(_mask):
+    links.close()
+    reapers.close(all_is_well=True)
+    sys.exit()
+
+selector.register(sys.stdin, selectors.EVENT_READ, end)
 while True:
     for key, mask in selector.select(links.deadline()):
         key.data(mask)
@@ -226,18 +233,23 @@ while True:
 """
 
 
-def test_the_orphan_reapers_of_an_agent_that_is_killed_tell_it(secret: bytes | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["killed", "in good order"])
+def test_the_orphan_reapers_of_an_agent_that_has_ended_tell_it(way: str, secret: bytes | None, tmp_path: Path) -> None:
     """Whoever else reads what the agent prints is not kept waiting by them."""
     channels = tmp_path / "channels"
     channels.mkdir()
     a = End("a", secret=secret)
     command = [sys.executable, "-c", AGENT, "7a", str(channels), (secret or b"").hex()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
         assert agent.stdout is not None
         port = int(agent.stdout.readline())
         a.links.dial(replace(a.member, node="b", port=port))
         until(a, see=LinkUp("b"), at=a)
-        agent.send_signal(signal.SIGKILL)
+        if way == "killed":
+            agent.send_signal(signal.SIGKILL)
+        else:
+            agent.stdin.close()
         until(a, see=LinkDown("b", refused=False), at=a)
         assert a.seen == [LinkUp("b"), Heard("b", LastWords()), LinkDown("b", refused=False)]
         assert agent.stdout.read() == "", "it ends"

@@ -375,7 +375,6 @@ class Cluster:
                 self.workers.look_for_store(node, local_rank, launch)
             case do.End(result):
                 node.result = result
-                node.bare = True
                 self.store.leave(node)
                 self._gone(node)
             case do.ShowStacks(local_rank, launch):

@@ -19,6 +19,7 @@ from softrun.agent.protocol import codec
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Address, Hello, Member, Message
+from softrun.agent.workers import orphan_reaper_main as reaper
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
@@ -185,7 +186,7 @@ class Network:
         elif target is not None and target is not node and self._refuses(node, target):
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=True))
         elif target is None or (not (target.alive or target.dark) and self._reachable(node, target)):
-            told = target is not None and self._tell(node, target)
+            told = target is not None and endpoint in self._addresses and self._tell(node, target)
             self._cluster.deliver(node, saw.NotFound(endpoint, refused=not told))
         elif target.dark or target.stalled or not self._reachable(node, target):
             accepts = target.stalled and not target.dark and self._reachable(node, target)
@@ -270,7 +271,10 @@ class Network:
 
     def _tell(self, node: Node, other: Node) -> bool:
         """What outlives the agent of `other` tells `node` of its end, if anything does. Returns whether it does."""
-        if other.alive or other.bare or not node.alive or self._refuses(node, other):
+        if other.died is None or other.bare or not node.alive or self._refuses(node, other):
+            return False
+        tells_s = reaper.TELLS_S if other.result is None else reaper.TELLS_IN_ORDER_S
+        if self._cluster.now > other.died + tells_s:
             return False
         words = told_to(node.engine.record, other.engine.last_words, other.engine.last_words_in_full)
         data = _encode_message(words)
