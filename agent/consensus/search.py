@@ -35,6 +35,7 @@ class Search:
         self._endpoints = self._places = endpoints
         self._holders: dict[Address, str] = {}  # who listens there, as far as is known
         self._asked: set[Address] = set()
+        self._stale: set[Address] = set()  # asked before this agent was away
         self._look_at: dict[Address, float] = {}  # not before
         self._empty: set[Address] = set()  # nobody answered there at the last look
         self._visits: dict[Address, str] = {}  # members and others that are looked for, not under way yet
@@ -65,8 +66,11 @@ class Search:
         """Nobody answers there; `doubtful`: see `NotFound`. Returns the member that was looked for, if one was."""
         sought = self._visiting.get(endpoint, "")
         self._look_at[endpoint] = now + LOOK_S
+        is_stale = endpoint in self._stale
         self._answered(endpoint)
         self._holders.pop(endpoint, None)
+        if is_stale:
+            return sought
         (self._doubtful if doubtful else self._empty).add(endpoint)
         if stranger:
             self.strangers[endpoint] = stranger
@@ -77,6 +81,7 @@ class Search:
     def _answered(self, endpoint: Address) -> None:
         self._visiting.pop(endpoint, None)
         self._asked.discard(endpoint)
+        self._stale.discard(endpoint)
         self._empty.discard(endpoint)
         self._doubtful.discard(endpoint)
         self.strangers.pop(endpoint, None)
@@ -126,6 +131,12 @@ class Search:
         self._empty.discard(address)
         self._doubtful.discard(address)
         self._look_at.pop(address, None)
+
+    def forget(self) -> None:
+        """This agent was away. What it has seen anywhere, or looks at right now, may not hold any more."""
+        self._stale |= self._asked
+        self._empty.clear()
+        self._doubtful.clear()
 
     def visit(self, address: Address, now: float, node: str = "") -> None:
         """Look for `node`, or for whoever is there, at its address. Nothing happens if it was just looked for."""

@@ -41,6 +41,7 @@ from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
     NO_REQUEST,
     Address,
+    Beat,
     LastWords,
     Member,
     Message,
@@ -63,6 +64,7 @@ TOGETHER_S = 0.3  # within which all nodes are told, if a scheduler ends the who
 LOST = "the others went on without this node, which they took for dead"
 GAVE_UP = "there were two jobs of this name, and the other one goes on"
 RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
+LOOKS_PER_BEAT = 16  # at what follows from beats, of which a leader hears one of each node in the interval of beats
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
@@ -161,10 +163,14 @@ class Engine:
             case saw.Heard(node, (Calls() | Verdict()) as said):
                 if not self._config.job.durable:
                     return self._calls.hear(node, said, now)
+            case saw.Heard(node, Beat() as beat) if now < (due_at := self.deadline() or now):
+                answer = self._hear_follower(node, beat, now)
+                if answer is not None:
+                    self._due_at = min(due_at, now + self._config.beat_interval_s / LOOKS_PER_BEAT)
+                    return answer
         self._now, self._due_at = now, None
         self._effects.clear()
-        self._election.look(now)
-        self._shared.look(now)
+        self._shared.look(now, away=self._election.look(now))
         self._take_in(seen)
         self._advance()
         for _ in range(RECORDS_AT_ONCE):
@@ -259,6 +265,17 @@ class Engine:
         if self.stage is Stage.ENDED:
             return
         self._effects += self._election.hear(node, message, self._said())
+
+    def _hear_follower(self, node: str, beat: Beat, now: float) -> list[Effect] | None:
+        """Take in a beat of one of many. What follows from those of all is looked at once, a little later.
+
+        None if more may follow from this one: then it is not taken in.
+        """
+        if self._election.was_away(now):
+            return None
+        self._now = now
+        self._election.look(now)
+        return self._election.hear_follower(node, beat, self._said())
 
     def _ended(self, node: str, words: LastWords) -> None:
         """The agent of `node` has ended, and its workers with it."""

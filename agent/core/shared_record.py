@@ -44,6 +44,7 @@ from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.election import Election
 
 _NO_WORDS = LastWords()
+SEARCHED_TOLERANCES = 6
 VISIT_S = 0.1  # members that are not heard are looked for when no other has come in for so long
 
 
@@ -64,7 +65,8 @@ class SharedRecord:
     ) -> None:
         self._node = config.node
         self._interval_s = config.beat_interval_s
-        self._search_s = config.search_s
+        # Who leads may be silent for some tolerances by right, and is found after that.
+        self._search_s = max(config.search_s, SEARCHED_TOLERANCES * config.beat_tolerance_s)
         self._standing = standing
         self._stages = stages
         self._election = election
@@ -84,7 +86,7 @@ class SharedRecord:
             election.leases.left_behind_at = self._replica.left_behind_at
         self._search = Search(config.node, config.endpoints)
         self._inquiry = Inquiry(config.job.witness)
-        self._searches_until = now + config.search_s
+        self._searches_until = now + self._search_s
         self._visit_at: float | None = None  # when to look for the members that are not heard
         self._visit_s = VISIT_S
         self._absent = 0  # how many were not heard when it looked last
@@ -95,9 +97,13 @@ class SharedRecord:
 
     # --- what is seen
 
-    def look(self, now: float) -> None:
-        """Call first at every observation."""
+    def look(self, now: float, *, away: bool) -> None:
+        """Call first at every observation. `away`: this agent itself was, since the last call."""
         self._now = now
+        if away and self._is_lost:
+            self._search.forget()
+            self._effects += self._election.forget_found()
+            self._effects += self._inquiry.drop()
         self._witness.look(now)
 
     def looked(self, seen: saw.Listening | saw.Found | saw.NotFound, own: Report) -> str:

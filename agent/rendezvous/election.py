@@ -78,6 +78,10 @@ class Election:
 
     # --- what is seen
 
+    def was_away(self, now: float) -> bool:
+        """Return whether this agent itself was away since the last call of `look`."""
+        return self._liveness.was_away(now)
+
     def look(self, now: float) -> bool:
         """Call first at every observation. Returns whether this agent itself was away since the last call."""
         self._now = now
@@ -125,6 +129,16 @@ class Election:
                 return self._beaten(node, message, own, returned)
             case _:
                 return []
+
+    def hear_follower(self, node: str, beat: Beat, own: Report) -> list[Effect] | None:
+        """Take in a beat of a node that is in touch and follows this one. Returns what to answer.
+
+        None if more may follow from it: then it is not taken in, and is to be heard.
+        """
+        leads = self.leadership.leading and self._now < self.leases.until
+        if not leads or node not in self.leadership.reports or self._liveness.silent(node, self._now):
+            return None
+        return self.hear(node, beat, own)
 
     def _is_behind(self, hello: Hello) -> bool:
         """Whether its sender does not know this record yet."""
@@ -181,6 +195,12 @@ class Election:
         self._found[node] = False
         self._liveness.heard(node, self._now)  # its agent has answered
         return shown or [do.Say(node, Hello(own))]
+
+    def forget_found(self) -> list[Effect]:
+        """This agent was away: what those have said that it does not follow may not hold any more."""
+        found = sorted(self._found)
+        self._found.clear()
+        return [do.HangUp(node) for node in found]
 
     def ask(self, node: str, own: Report) -> list[Effect]:
         """Return the effect that asks `node` for the record that it knows."""

@@ -54,8 +54,7 @@ class Liveness:
 
     def look(self, now: float) -> bool:
         """Call first at every observation. Returns whether this agent itself was away since the last call."""
-        # The engine looks at least once per interval, so a longer gap is this agent's own absence.
-        away = now - self._last_look > 2 * self.interval_s
+        away = self.was_away(now)
         if away:
             for node in self._watched_since:
                 if not self.missed(node, self._last_look):
@@ -65,6 +64,10 @@ class Liveness:
             self._late_s, self._late_since = self._late_s / 2 if self._late_s > self.interval_s / 8 else 0.0, now
             self._bound = -inf
         return away
+
+    def was_away(self, now: float) -> bool:
+        """Return whether this agent itself was away since the last look: the engine looks once per interval or more."""
+        return now - self._last_look > 2 * self.interval_s
 
     def watch(self, node: str, now: float) -> None:
         """Expect to hear `node` within the tolerance, from now on."""

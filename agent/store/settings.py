@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25
 MANY_NODES = 128  # from then on the beats are slower: the leader hears and answers each
+SLOWEST_BEAT_S = 1.8  # so a silent host is left behind within ten seconds, however many there are
 PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
 TOKEN_VARIABLE = "SOFTRUN_TOKEN_FILE"
 LONGEST_S = 10 * 365 * 24 * 3600
@@ -48,7 +49,7 @@ class RendezvousSettings(BaseModel):
         gt=0,
         le=_LONGEST_INTERVAL_S,
         allow_inf_nan=False,
-        description="time between two beats; 0.25 by default, in jobs of N > 128 nodes N / 512",
+        description="time between two beats; 0.25 by default, in jobs of N > 128 nodes N / 512, at most 1.8",
     )
     keep_alive_max_attempt: int = Field(
         default=5,
@@ -75,7 +76,7 @@ class RendezvousSettings(BaseModel):
 
     def beat_interval_s(self, nodes: int) -> float:
         """The time between two beats in a job of up to so many nodes."""
-        return self.keep_alive_interval or BEAT_S * max(1.0, nodes / MANY_NODES)
+        return self.keep_alive_interval or min(BEAT_S * max(1.0, nodes / MANY_NODES), SLOWEST_BEAT_S)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], policy: RestartPolicyStrategy) -> Self:

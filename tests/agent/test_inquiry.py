@@ -16,7 +16,7 @@ ONE, PLACE = Address("host1", 29400), Address("host-w", 29400)
 
 def asking() -> Agent:
     """It listens at the only endpoint, and looks for the witness."""
-    agent = Agent(endpoints=(ONE,), witness=PLACE)
+    agent = Agent(endpoints=(ONE,), witness=PLACE, tolerance_s=3.0)
     agent.see(saw.Tick())
     assert PLACE not in sought(agent.effects), "it cannot found the job yet"
     agent.see(saw.Listening(ONE))

@@ -54,6 +54,23 @@ def _sought(effect: Effect) -> Seek:
 # --- who founds the job
 
 
+def test_what_was_seen_before_this_agent_was_away_founds_no_job() -> None:
+    """Another may have begun it meanwhile, where nobody was."""
+    agent = Agent(ONE, TWO)
+    assert agent.looks() == [ONE, TWO]
+    agent.search.listening(TWO)
+    agent.not_found(ONE)
+    assert agent.founds
+    assert agent.looks(after_s=LOOK_S) == [ONE]
+    agent.search.forget()
+    assert not agent.founds
+    agent.not_found(ONE)
+    assert not agent.founds, "that look was under way"
+    assert agent.looks(after_s=LOOK_S) == [ONE]
+    agent.not_found(ONE)
+    assert agent.founds
+
+
 def test_whoever_listens_at_the_only_endpoint_founds_the_job() -> None:
     agent = Agent(ONE)
     assert not agent.founds

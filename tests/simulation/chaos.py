@@ -21,7 +21,7 @@ from simulation.blocks import Blocks
 from simulation.checkers import BrokenPromiseError, Checker, all_checkers
 from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
-from simulation.faults import FAULTS, void
+from simulation.faults import ALL_FAULTS, FAULTS, void
 from simulation.store import LeasedStore
 from simulation.witness import PLACE, Misfortunes
 from simulation.workers import Process
@@ -52,6 +52,7 @@ LIMITS = (
 STEPS_S = (None, None, (0.01, 0.05), (0.2, 0.6), (2.0, 4.0))
 EXIT_BARRIER_S = 60.0
 ENOUGH_S = 30.0  # to stop after a step and to save
+LONG_TOLERANCES_S = (10.0, 60.0, 200.0)
 LEAVE_HARD_S = LEAVE.hard or 0.0
 NOT_READY = (Stage.FINISHED, Stage.LEAVING, Stage.ENDED)
 
@@ -128,7 +129,9 @@ def plan(seed: int, rng: random.Random) -> Plan:
         is_adverse=seed % 6 in (0, 3, 4),
         heeds=seed % 9 == 7,
     )
-    return _amid_adversity(drawn) if seed % 6 == 3 else drawn
+    if seed % 6 == 3:
+        drawn = _amid_adversity(drawn)
+    return _with_patience(drawn) if seed % 36 == 21 else drawn
 
 
 def _amid_adversity(drawn: Plan) -> Plan:
@@ -137,6 +140,13 @@ def _amid_adversity(drawn: Plan) -> Plan:
     job = replace(drawn.job, min_nodes=1, max_nodes=max(3, drawn.job.max_nodes))
     drawn = replace(drawn, job=job, nodes=max(3, drawn.nodes), interval_s=0.25, tolerance_s=0.75)
     return replace(drawn, faults=(), is_adverse=True)
+
+
+def _with_patience(drawn: Plan) -> Plan:
+    """Nobody is dead before long: as far as a user may set it."""
+    tolerance_s = LONG_TOLERANCES_S[drawn.seed // 36 % len(LONG_TOLERANCES_S)]
+    drawn = replace(drawn, interval_s=tolerance_s / 5, tolerance_s=tolerance_s, break_s=2 * tolerance_s)
+    return replace(drawn, join_timeout_s=max(drawn.join_timeout_s, 6 * tolerance_s))
 
 
 class Life:
@@ -272,7 +282,7 @@ class Life:
     def _strike(self) -> None:
         if not self._breaking:
             return
-        FAULTS[self.rng.choice(self.plan.faults)](self)
+        ALL_FAULTS[self.rng.choice(self.plan.faults)](self)
         self.cluster.after(self.rng.expovariate(1 / self.plan.fault_every_s), self._strike)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:

@@ -312,8 +312,14 @@ class Cluster:
     def stall(self, node: Node) -> None:
         node.stalled, node.stalled_at = True, self.now
 
+    def suspend(self, node: Node) -> None:
+        """With its machine, which answers nobody meanwhile."""
+        self.stall(node)
+        node.dark = True
+
     def wake(self, node: Node) -> None:
         node.stalled, node.woke = False, self.now
+        node.dark = node.dark and not node.alive
         while node.backlog and node.alive and not node.stalled:
             node.backlog.popleft()()
 
@@ -324,6 +330,7 @@ class Cluster:
         """
         if not node.alive:
             return
+        silent = silent or node.dark  # its machine is suspended, and is never woken
         node.dark, node.bare = silent, bare or silent
         for process in node.running:
             process.alive = False

@@ -72,6 +72,15 @@ def stall(life: Life) -> None:
         life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.wake(stalled))
 
 
+def suspend(life: Life) -> None:
+    """A node's machine."""
+    node = _pick(life)
+    if node is not None and not node.stalled:
+        life.cluster.suspend(node)
+        suspended = node
+        life.later(life.rng.uniform(0.1, 3 * life.plan.patience_s()), lambda: life.cluster.wake(suspended))
+
+
 def split(life: Life) -> None:
     if all(node.side == 0 for node in life.up()):
         life.cluster.network.split({node.name: life.rng.randint(0, 1) for node in life.up()})
@@ -196,3 +205,5 @@ FAULTS: dict[str, Callable[[Life], None]] = {
         leave_call,
     )
 }
+ALL_FAULTS = {**FAULTS, suspend.__name__: suspend}
+"""With those that the plan of a seed does not draw."""

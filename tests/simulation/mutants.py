@@ -389,7 +389,7 @@ def ends_leases_under_any_record() -> list[Patch]:
 
 def its_clock_stops_while_its_host_sleeps() -> list[Patch]:
     def wake(self: Cluster, node: Node) -> None:
-        slept_s = (self.now - node.stalled_at) * node.rate
+        slept_s = (self.now - node.stalled_at) * node.rate if node.stalled else 0.0
         node.offset -= slept_s
         if node.allowed is not None and node.allowed != NO_BOUND:  # its workers' clock has gone on
             node.allowed = do.Allow(node.allowed.hold_at - slept_s, max(node.allowed.leave_at - slept_s, PAST))
@@ -613,6 +613,10 @@ def founds_by_what_it_saw_before_it_gave_up() -> list[Patch]:
     return [(Search, "look_again", lambda *_: None)]
 
 
+def founds_by_what_it_saw_before_it_was_away() -> list[Patch]:
+    return [(Search, "forget", lambda *_: None)]
+
+
 def never_takes_a_death_back() -> list[Patch]:
     return [(Liveness, "mark_back", lambda *_: None)]
 
@@ -632,6 +636,7 @@ FOUNDER_MUTANTS = (
     Mutant("takes_silence_for_an_empty_endpoint", takes_silence_for_an_empty_endpoint, ("FoundsAlone",)),
     Mutant("looks_only_at_endpoints_before_its_own", looks_only_at_endpoints_before_its_own, ("FoundsAlone",)),
     Mutant("founds_without_waiting_for_an_answer", founds_without_waiting_for_an_answer, ("FoundsAlone",)),
+    Mutant("founds_by_what_it_saw_before_it_was_away", founds_by_what_it_saw_before_it_was_away, ("FoundsAlone",)),
     Mutant("founds_without_asking_the_witness", founds_without_asking_the_witness, ("FoundsAlone",)),
 )
 """For jobs with several endpoints (`test_founders`)."""

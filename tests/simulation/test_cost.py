@@ -6,12 +6,14 @@ And that a leader need not look at all nodes at each report.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 
 import pytest
 
 from simulation.chaos import Life
 from simulation.cluster import Node
 from simulation.crowd import Cost, Crowd
+from softrun.agent.core.engine import LOOKS_PER_BEAT, Engine
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.rendezvous import decision_cache, decisions
@@ -73,6 +75,26 @@ def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatc
     crowd.lose(crowd.leader())
     crowd.settle()
     assert len(decided) <= 30
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_leader_looks_at_what_follows_from_beats_a_few_times_however_many_it_hears(
+    nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: Counter[Engine] = Counter()
+    advance = Engine._advance
+
+    def counting(self: Engine) -> None:
+        looked[self] += 1
+        advance(self)
+
+    crowd = Crowd(nodes)
+    crowd.start()
+    crowd.settle()
+    monkeypatch.setattr(Engine, "_advance", counting)
+    leader, intervals = crowd.leader(), 3
+    crowd.cluster.run_until(crowd.cluster.now + intervals * leader.config.beat_interval_s)
+    assert 0 < looked[leader.engine] <= intervals * (LOOKS_PER_BEAT + 1) + 1
 
 
 @pytest.mark.parametrize("seed", range(30))

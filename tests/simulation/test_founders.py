@@ -20,7 +20,7 @@ from softrun.agent.protocol.model import Round
 
 SEEDS = 90
 MOST = 300  # for the mutants
-FAULTS = ("stall", "stall", "flap", "kill_leader", "join_late", "power_off", "split", "sigterm")
+FAULTS = ("stall", "stall", "flap", "kill_leader", "join_late", "power_off", "split", "sigterm", "suspend")
 LOOKED_S = 1.5  # what a founder has seen is no older, nor is what it can see then
 
 
@@ -41,6 +41,8 @@ class FoundsAlone(Checker):
         for node in (*endpoints, witness if witness is not None and not witness.stalled else None):
             if node is None or node is by or not node.alive or node.side != by.side:
                 continue
+            if node.dark or self.cluster.now - node.woke < LOOKED_S:
+                continue  # its machine was suspended
             record, since = node.engine.record, self._has_had_one_since.get(node.name, self.cluster.now)
             works = record is not None and not record.is_last and self._lives(record)
             self.demand(

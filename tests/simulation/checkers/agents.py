@@ -71,6 +71,8 @@ class Patient(Checker):
     """No agent spins: its deadlines are few."""
 
     MOST_PER_INTERVAL = 40
+    INTERVAL_S = 1.0
+    """How long an interval is at most: of beats that are far between none is the reason of anything else."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[float, int]] = {}
@@ -78,7 +80,8 @@ class Patient(Checker):
     def observed(self, node: Node, seen: saw.Observation) -> None:
         since, ticks = self._since.setdefault(node.name, (self.cluster.now, node.ticks))
         span = self.cluster.now - since
-        if span >= node.config.beat_interval_s:
+        interval_s = min(node.config.beat_interval_s, self.INTERVAL_S)
+        if span >= interval_s:
             self._since[node.name] = (self.cluster.now, node.ticks)
-            most = self.MOST_PER_INTERVAL * (span / node.config.beat_interval_s + 1)
+            most = self.MOST_PER_INTERVAL * (span / interval_s + 1)
             self.demand(node.ticks - ticks <= most, f"{node.name} ticked {node.ticks - ticks} times in {span:.2f} s")
