@@ -44,7 +44,7 @@ from softrun.agent.rendezvous import transitions
 from softrun.agent.rendezvous.election import Election
 
 _NO_WORDS = LastWords()
-SEARCHED_TOLERANCES = 6
+LOST_TOLERANCES = 6  # for so long at least a job that is known is looked for: who leads it may be silent by right
 VISIT_S = 0.1  # members that are not heard are looked for when no other has come in for so long
 
 
@@ -65,8 +65,8 @@ class SharedRecord:
     ) -> None:
         self._node = config.node
         self._interval_s = config.beat_interval_s
-        # Who leads may be silent for some tolerances by right, and is found after that.
-        self._search_s = max(config.search_s, SEARCHED_TOLERANCES * config.beat_tolerance_s)
+        self._search_s = config.search_s
+        self._lost_s = max(config.search_s, LOST_TOLERANCES * config.beat_tolerance_s)
         self._standing = standing
         self._stages = stages
         self._election = election
@@ -437,6 +437,8 @@ class SharedRecord:
         replica = self._replica
         since, proposed = (replica.since, replica.proposed) if replica is not None else (self._now, False)
         self._effects += self._election.adopt(round_, since, proposed=proposed)
+        if self._search_s < self._lost_s:
+            self._search_s, self._searches_until = self._lost_s, self._now + self._lost_s
 
     @property
     def is_kept(self) -> bool:

@@ -92,7 +92,7 @@ def test_whom_an_agent_with_another_token_keeps_from_an_endpoint_ends_with_one_l
 
 
 def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
-    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    agent = Agent(endpoints=(ONE,))
     effects = agent.see(saw.Tick())
     while (due := agent.engine.deadline()) is not None:
         agent.now = due
