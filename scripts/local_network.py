@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from itertools import permutations
+from itertools import count, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ NEEDS = "root, iproute2 and /dev/net/tun"
 _TUNSETIFF = 0x400454CA
 _TAP_WITHOUT_HEADER = 0x0002 | 0x1000
 ANSWER_S = 10.0
+_numbered = count()
 
 
 def able() -> bool:
@@ -40,12 +41,12 @@ def able() -> bool:
 class LocalNetwork:
     """Its hosts, by name. Use it as a context manager: nothing outlives it.
 
-    Names of namespaces carry this process's number, so that networks beside each other do not meet; a process has one
-    at a time. Whatever is lost is lost silently, neither end is told. `seed` draws which frames are dropped.
+    Names of namespaces carry this process's number and the network's, so that networks beside each other do not meet.
+    Whatever is lost is lost silently, neither end is told. `seed` draws which frames are dropped.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._mark = f"sr{os.getpid()}"
+        self._mark = f"sr{os.getpid()}-{next(_numbered)}"
         self._seed = seed
         self._numbers: dict[str, int] = {}
 
@@ -97,8 +98,7 @@ class LocalNetwork:
 
     def cut(self, host: str, *others: str) -> float:
         """Cut `host` off from these others, or from all. Returns when."""
-        ways = [(host, other) for other in others or self._numbers if other != host]
-        return self._set([*ways, *((b, a) for a, b in ways)], drop=1.0)
+        return self._set(self.between(host, *others), drop=1.0)
 
     def cut_way(self, sender: str, receiver: str) -> float:
         """Lose what `sender` sends to `receiver`, but nothing on the way back. Returns when."""
@@ -106,16 +106,45 @@ class LocalNetwork:
 
     def worsen(self, drop: float, delay_s: float) -> float:
         """Lose this share of all frames, and delay the others, each way, between any two hosts. Returns when."""
-        return self._set(permutations(self._numbers, 2), drop, delay_s)
+        return self._set(self.everywhere(), drop, delay_s)
+
+    def reset(self, ways: Iterable[tuple[str, str]], *, new_only: bool = False) -> float:
+        """Have a firewall between senders and receivers reset their connections, or refuse new ones only.
+
+        Returns when.
+        """
+        return self._set(ways, resets="new" if new_only else "all")
+
+    def between(self, host: str, *others: str) -> list[tuple[str, str]]:
+        """The ways, in both directions, between `host` and these others, or all."""
+        ways = [(host, other) for other in others or self._numbers if other != host]
+        return [*ways, *((b, a) for a, b in ways)]
+
+    def everywhere(self) -> list[tuple[str, str]]:
+        """All ways."""
+        return list(permutations(self._numbers, 2))
+
+    def move(self, owner: str, holder: str, to: str) -> float:
+        """Take the address of `owner` from the host that has it, and give it to another, which answers then.
+
+        Returns when.
+        """
+        at = time.monotonic()
+        address = f"{self.address(owner)}/24"
+        _ip("-n", self.namespace(holder), "addr", "del", address, "dev", "eth0")
+        _ip("-n", self.namespace(to), "addr", "add", address, "dev", "eth0")
+        for each in self._numbers:
+            _ip("-n", self.namespace(each), "neigh", "flush", "dev", "eth0")
+        return at
 
     def heal(self) -> float:
         """All ways are good again. Returns when."""
         return self.worsen(0.0, 0.0)
 
-    def _set(self, ways: Iterable[tuple[str, str]], drop: float, delay_s: float = 0.0) -> float:
+    def _set(self, ways: Iterable[tuple[str, str]], drop: float = 0.0, delay_s: float = 0.0, resets: str = "") -> float:
         at = time.monotonic()
         numbers = [(self._numbers[sender], self._numbers[receiver]) for sender, receiver in ways]
-        self._order({"ways": numbers, "drop": drop, "delay_s": delay_s})
+        self._order({"ways": numbers, "drop": drop, "delay_s": delay_s, "resets": resets})
         return at
 
     def _order(self, order: dict[str, object], descriptors: Iterable[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""An Ethernet switch in a process of its own, which can lose and delay what hosts send each other.
+"""An Ethernet switch in a process of its own, which can lose, delay and reset what hosts send each other.
 
     lossy_switch.py FD SEED
 
@@ -6,8 +6,8 @@ A host is a TAP device, with a number. It has the MAC address that `mac` makes o
 learn who is where. FD is a socket of packets to whoever started the switch. It reads one order from each, does it, and
 answers with a packet:
 
-    {"host": 1}                                             the packet brings the descriptor of this host's device
-    {"ways": [[1, 2], …], "drop": 0.2, "delay_s": 0.1}      what becomes of frames from 1 to 2
+    {"host": 1}                                                         the packet brings the descriptor of its device
+    {"ways": [[1, 2], …], "drop": 0.2, "delay_s": 0.1, "resets": ""}    what becomes of frames from 1 to 2
 
 Frames that are under way when a way changes still arrive as they would have. The switch ends when the socket is closed.
 """
@@ -26,6 +26,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+import tcp_resets
+
 FRAME = 65_536
 TURN = 64  # frames that are read from a device before others have their turn
 MOST = 20_000  # frames under way; further ones are lost, as where a real queue is full
@@ -38,6 +40,9 @@ class Way:
     drop: float = 0.0
     """The share that is lost; with 1.0 the way is cut."""
     delay_s: float = 0.0
+    resets: str = ""
+    """Which TCP segments are lost and answered with resets, to both ends: "all", "new" for those that ask for a
+    connection, or none."""
 
 
 GOOD = Way()
@@ -87,9 +92,9 @@ class Switch:
                 os.set_blocking(device, False)
                 self._poll.register(device, select.POLLIN)
                 self._devices[number] = device
-            case {"ways": ways, "drop": drop, "delay_s": delay_s}:
+            case {"ways": ways, **way}:
                 for sender, receiver in ways:
-                    self._ways[sender, receiver] = Way(drop, delay_s)
+                    self._ways[sender, receiver] = Way(**way)
             case order:
                 raise AssertionError(f"no order: {order}")
         self._control.send(b"done")
@@ -113,6 +118,10 @@ class Switch:
 
     def _send(self, sender: int, receiver: int, frame: bytes, now: float) -> None:
         way = self._ways.get((sender, receiver), GOOD)
+        segment = tcp_resets.segment_in(frame) if way.resets else None
+        if segment is not None and (way.resets == "all" or segment.opens):
+            self._reset(sender, receiver, segment)
+            return
         if way.drop and self._draw.random() < way.drop:
             return
         if not way.delay_s:
@@ -120,6 +129,11 @@ class Switch:
         elif len(self._under_way) < MOST:
             self._delayed += 1
             heapq.heappush(self._under_way, (now + way.delay_s, self._delayed, receiver, frame))
+
+    def _reset(self, sender: int, receiver: int, segment: tcp_resets.Segment) -> None:
+        self._write(sender, tcp_resets.to_sender(segment))
+        if not segment.opens:
+            self._write(receiver, tcp_resets.to_receiver(segment))
 
     def _arrive(self) -> None:
         now = time.monotonic()

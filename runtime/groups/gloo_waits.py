@@ -102,7 +102,15 @@ def _system_call(thread: int) -> list[int] | None:
     Raises OSError if the thread has ended, or the kernel does not tell.
     """
     words = (_THREADS / str(thread) / "syscall").read_text().split()
-    return [int(word, 0) for word in words] if len(words) > _ARGUMENTS else None
+    if words == ["running"]:
+        return None
+    try:
+        call = [int(word, 0) for word in words]
+    except ValueError:
+        call = []
+    if not call:
+        raise OSError("the kernel does not tell")
+    return call if len(call) > _ARGUMENTS else None
 
 
 def _words(address: int) -> list[int]:

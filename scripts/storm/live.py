@@ -14,7 +14,8 @@ from pathlib import Path
 from local_cluster import Node, send
 from softrun.testing import HistoryError, check, gather
 from softrun.testing.history import Error, Evicted, Reply
-from storm.long_job import PATIENCE_S, LongJob, Verdict
+from storm.job import Verdict
+from storm.long_job import PATIENCE_S, LongJob
 
 LAYOUTS = ((1, 4), (2, 2), (3, 1))
 PHASES = ("begun", "built", "before", "after", "ended")

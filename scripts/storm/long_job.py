@@ -1,38 +1,18 @@
-"""A job to which ten faults happen, each once all workers are at work again: what `ledger` and `live` have in common.
-
-play(LedgerJob, seed, directory) -> Verdict        one job
-soak(LedgerJob, seeds, jobs)                       many, a line for each
-"""
+"""A job to which ten faults happen, each once all are at work again: what `ledger` and `live` have in common."""
 
 from __future__ import annotations
 
-import random
 import signal
-import tempfile
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from local_cluster import (
-    Begin,
-    LocalCluster,
-    Node,
-    begin,
-    end_in_order_on_sigterm,
-    free_port,
-    listens,
-    send,
-    shown_by,
-    softrun_command,
-)
+from local_cluster import LocalCluster, Node, free_port, listens, send, shown_by, softrun_command
 from softrun.runtime.channel.progress import STACKS_SIGNAL
-from storm.run import StoppedError
+from storm.job import Job
 
 TRAINERS = Path(__file__).parent / "trainers"
 FAULTS_EACH = 10
@@ -42,42 +22,16 @@ STACKS_S = 1.0
 STRIKES_S = 5.0  # for a worker to come to a phase, which it may never
 
 
-@dataclass
-class Verdict:
-    """What became of a seed: the faults that struck, and what is wrong. `what` and `tally` are the job's own."""
+class LongJob(Job):
+    """One job, its nodes, and what can happen to them."""
 
-    seed: int
-    what: str = ""
-    faults: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
-    tally: dict[str, int] = field(default_factory=dict)
-    took_s: float = 0.0
-    story: str = ""
-
-    def __str__(self) -> str:
-        what = f"{self.what}, {told(self.tally)}, {self.took_s:.0f} s"
-        said = "; ".join(self.complaints) or "all is well"
-        return f"seed {self.seed}: {what}: {', '.join(self.faults)}: {said}"
-
-
-def told(tally: dict[str, int]) -> str:
-    """Return it as a text."""
-    return ", ".join(f"{number} {name}" for name, number in tally.items())
-
-
-class LongJob(ABC):
-    """One job, its nodes, and what can happen to them. `draw` is what the seed has it do."""
-
-    NAME: ClassVar[str]
     KINDS: ClassVar[tuple[str, ...]]
     """The faults, each as often as it is to be drawn."""
     STEPS: ClassVar[tuple[int, ...]]
     """How many steps there may be from all being at work to the next fault."""
 
     def __init__(self, cluster: LocalCluster, seed: int) -> None:
-        self.cluster = cluster
-        self.draw = random.Random(f"{self.NAME} {seed}")
-        self.verdict = Verdict(seed)
+        super().__init__(cluster, seed)
         self.directory = cluster.directory / self.NAME
         self.directory.mkdir()
         self.nodes: list[Node] = []
@@ -147,18 +101,16 @@ class LongJob(ABC):
     # --- faults
 
     def play(self) -> None:
-        """Let all of it happen, and judge it."""
         self.begin()
         try:
             for kind in self.draw.choices(self.KINDS, k=FAULTS_EACH):
                 self._strike(kind)
             self._finish()
         except (TimeoutError, AssertionError) as error:
-            self.verdict.complaints.append(f"{error}".splitlines()[0])
+            self.fails(error)
             self._show_stacks()
         self.judge()
-        if self.verdict.complaints:
-            self.verdict.story = "\n".join(f"--- {node.name}\n{node.output()[-6000:]}" for node in self.cluster.nodes)
+        self.keep_story()
 
     def _strike(self, kind: str) -> None:
         """The next fault, once all are at work."""
@@ -203,60 +155,3 @@ class LongJob(ABC):
         (self.directory / "finish").touch()
         codes = [node.wait(PATIENCE_S) for node in self.nodes]
         assert set(codes) == {0}, f"at the end, the nodes have exited with {codes}"
-
-
-def play(
-    job: type[LongJob], seed: int, directory: Path, begin: Begin = begin, stop: threading.Event | None = None
-) -> Verdict:
-    """Run a job of this seed in a directory that is empty; `begin` starts its launchers.
-
-    Raises StoppedError soon after `stop` was set.
-    """
-
-    def go_on() -> None:
-        if stop is not None and stop.is_set():
-            raise StoppedError
-
-    began = time.monotonic()
-    with LocalCluster(directory, begin=begin) as cluster:
-        cluster.while_waiting = go_on
-        played = job(cluster, seed)
-        played.play()
-    played.verdict.took_s = time.monotonic() - began
-    return played.verdict
-
-
-def soak(job: type[LongJob], seeds: range, jobs: int) -> int:
-    """Run many, a line for each; 1 if one of them fails, else 0."""
-    began = time.monotonic()
-    verdicts, stop = [], threading.Event()
-    end_in_order_on_sigterm()
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            for verdict in pool.map(lambda seed: _play_in_nursery(job, seed, stop), seeds):
-                verdicts.append(verdict)
-                print(verdict, flush=True)
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-    wrong = sum(bool(verdict.complaints) for verdict in verdicts)
-    faults = sum(len(verdict.faults) for verdict in verdicts)
-    names = dict.fromkeys(name for verdict in verdicts for name in verdict.tally)
-    tally = {name: sum(verdict.tally.get(name, 0) for verdict in verdicts) for name in names}
-    took_s = time.monotonic() - began
-    print(f"{len(verdicts)} jobs in {took_s:.0f} s: {faults} faults, {told(tally)}; {wrong} are wrong")
-    return 1 if wrong else 0
-
-
-def replay(job: type[LongJob], seed: int) -> int:
-    """Run one, and tell all of it."""
-    verdict = _play_in_nursery(job, seed)
-    print(f"{verdict}\n{verdict.story}")
-    return 1 if verdict.complaints else 0
-
-
-def _play_in_nursery(job: type[LongJob], seed: int, stop: threading.Event | None = None) -> Verdict:
-    from nursery import Nursery
-
-    with tempfile.TemporaryDirectory(prefix=f"{job.NAME}-{seed}-") as directory, Nursery() as nursery:
-        return play(job, seed, Path(directory), nursery.begin, stop)

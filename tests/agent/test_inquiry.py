@@ -40,6 +40,18 @@ def test_a_founder_asks_it_first_and_founds_the_job_if_it_knows_of_none() -> Non
     assert hung_up(effects) == ["w"]
 
 
+def test_what_it_had_said_before_the_founder_was_away_founds_no_job() -> None:
+    agent = asking()
+    agent.see(saw.Found(PLACE, "w"))
+    agent.now += 30.0
+    effects = agent.see(saw.Heard("w", Witnessed()))
+    assert agent.engine.record is None, "it may know of a job by now"
+    assert hung_up(effects) == ["w"]
+    agent.see(*(saw.NotFound(place) for place in sought(effects) if place != PLACE))
+    agent.see(saw.Found(PLACE, "w"), saw.Heard("w", Witnessed()))
+    assert agent.engine.record is not None
+
+
 def test_the_job_that_it_knows_of_is_joined() -> None:
     """Nobody of it may be left at an endpoint."""
     agent = asking()

@@ -29,6 +29,7 @@ from softrun.agent.protocol.model import (
 )
 from softrun.runtime.events import WorkerState
 
+AWAY_S = 30.0
 ONE, TWO = Address("host1", 29400), Address("host2", 29400)
 
 
@@ -75,6 +76,19 @@ def test_it_founds_the_job_when_whoever_is_at_another_endpoint_says_that_it_has_
     agent.see(saw.Heard("b", Report(member("b"), NodeIntent.READY, sequence=1)))
     assert agent.engine.record is not None
     assert [m.node for m in agent.engine.record.members] == ["a"]
+
+
+def test_what_another_had_said_before_this_agent_was_away_founds_no_job() -> None:
+    agent = Agent(endpoints=(ONE, TWO))
+    agent.see(saw.Tick(), saw.Listening(ONE), saw.Found(TWO, "b"))
+    jobless = saw.Heard("b", Report(member("b"), NodeIntent.READY, sequence=1))
+    agent.now += AWAY_S
+    effects = agent.see(jobless)
+    assert agent.engine.record is None, "it may have founded one since"
+    assert do.HangUp("b") in effects
+    assert sought(effects) == [TWO], "so it looks again"
+    agent.see(saw.Found(TWO, "b"), jobless)
+    assert agent.engine.record is not None
 
 
 def test_whom_an_agent_with_another_token_keeps_from_an_endpoint_ends_with_one_line() -> None:

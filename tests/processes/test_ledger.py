@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from nursery import Nursery
 
+from storm.job import play
 from storm.ledger import LedgerJob
-from storm.long_job import play
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -19,8 +19,9 @@ from nursery import Nursery
 
 from local_cluster import LocalCluster, Node, alive, has_ended, send
 from softrun.testing import check, gather
+from storm.job import play
 from storm.live import LiveJob
-from storm.long_job import TRAINERS, play
+from storm.long_job import TRAINERS
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

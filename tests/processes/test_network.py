@@ -18,6 +18,7 @@ from local_network import NEEDS, LocalNetwork, able
 
 from local_cluster import LocalCluster, Node, Step, softrun_command
 from local_etcd import LocalEtcd
+from storm.hosts import two_worlds
 
 pytestmark = [
     pytest.mark.processes,
@@ -99,16 +100,7 @@ def pids(steps: list[Step], world_size: int) -> set[int]:
 
 
 def no_two_worlds(steps: list[Step]) -> None:
-    """While a world steps, nobody steps who is in an older one, or in another of the same number."""
-    worlds: dict[tuple[int, int], list[Step]] = {}
-    for s in steps:
-        worlds.setdefault((s.round, s.world_size), []).append(s)
-    for (number, size), own in worlds.items():
-        members = {s.pid for s in own}
-        meanwhile = [s for s in steps if own[0].mono <= s.mono <= own[-1].mono and s.pid not in members]
-        others = {s.pid for s in meanwhile if s.round <= number}
-        # A member may have made no step before its world ended.
-        assert len(members) + len(others) <= size, f"beside world {number} of {size} there stepped {others}"
+    assert not two_worlds(steps)
 
 
 ECHO = """
@@ -168,6 +160,64 @@ def test_the_network_loses_and_delays_what_it_is_told_to(network: LocalNetwork) 
             assert pings(50)[0] == 50
         finally:
             echo.kill()
+
+
+ANSWERS = """
+import socket
+with socket.create_server(("", 7)) as server:
+    print("listens", flush=True)
+    while True:
+        peer, _ = server.accept()
+        try:
+            while heard := peer.recv(100):
+                peer.send(heard)
+        except ConnectionResetError:
+            print("reset", flush=True)
+"""
+ASKS = """
+import socket, sys
+peer = socket.create_connection((sys.argv[1], 7), timeout=5)
+for line in sys.stdin:
+    try:
+        peer.send(b"x")
+        print(peer.recv(100).decode(), flush=True)
+    except ConnectionResetError:
+        print("reset", flush=True)
+        break
+"""
+
+
+def test_a_firewall_resets_connections(network: LocalNetwork) -> None:
+    """Both ends believe it, and it refuses new connections if it is told to."""
+    address = network.add("a")
+    network.add("b")
+    told = [*network.on("a"), sys.executable, "-uc", ANSWERS]
+    asking = [*network.on("b"), sys.executable, "-uc", ASKS, address]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(told, stdout=subprocess.PIPE, text=True) as answers:
+        try:
+            assert answers.stdout is not None
+            assert answers.stdout.readline() == "listens\n"
+
+            with subprocess.Popen(asking, **pipes) as asks:  # type: ignore[call-overload]
+                assert asks.stdin is not None
+                assert asks.stdout is not None
+                print("1", file=asks.stdin, flush=True)
+                assert asks.stdout.readline() == "x\n"
+                network.reset(network.everywhere(), new_only=True)
+                print("2", file=asks.stdin, flush=True)
+                assert asks.stdout.readline() == "x\n", "the old one is good"
+                refused = subprocess.run(asking, input="1\n", capture_output=True, text=True, check=False)
+                assert "ConnectionRefusedError" in refused.stderr
+                network.reset(network.everywhere())
+                print("3", file=asks.stdin, flush=True)
+                assert asks.stdout.readline() == "reset\n"
+            assert answers.stdout.readline() == "reset\n"
+            network.heal()
+            good = subprocess.run(asking, input="1\n", capture_output=True, text=True, check=True)
+            assert good.stdout == "x\n"
+        finally:
+            answers.kill()
 
 
 def lasted(cluster: LocalCluster, since: float, for_s: float) -> None:

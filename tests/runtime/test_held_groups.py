@@ -13,6 +13,7 @@ from gloo_ranks import Me, run
 from torch.nn.parallel import DistributedDataParallel
 
 from local_cluster import PATIENCE_S
+from softrun.runtime.groups import gloo_waits
 from softrun.runtime.groups.group_registry import track_groups
 from softrun.runtime.groups.held_groups import let_go
 
@@ -94,3 +95,17 @@ def test_a_model_is_not_the_last_to_hold_its_group() -> None:
         return "through"
 
     assert run(work, 3) == ["through"] * 3
+
+
+@pytest.mark.parametrize("told", ["", "what no kernel says"])
+def test_a_kernel_that_does_not_tell_what_threads_wait_for_costs_no_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str
+) -> None:
+    thread = tmp_path / "1"
+    thread.mkdir()
+    (thread / "comm").write_text("pt_gloo_runloop\n")
+    (thread / "syscall").write_text("running\n")
+    monkeypatch.setattr(gloo_waits, "_THREADS", tmp_path)
+    assert gloo_waits.working() == {1}
+    (thread / "syscall").write_text(told)
+    assert gloo_waits.working() == set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from storm.job import Verdict
 from storm.ledger import complaints
-from storm.long_job import Verdict
 
 Entry = tuple[str, int, int, int, int, list[int]]
 """What, run, round, epoch, step, samples."""

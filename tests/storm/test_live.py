@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from storm.job import Verdict
 from storm.live import judge
-from storm.long_job import Verdict
 
 A, B = "n/0", "n/1"
 
