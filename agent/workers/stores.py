@@ -7,12 +7,16 @@ an hour, its timeout, and cannot be interrupted.
 
 from __future__ import annotations
 
+import errno
 import socket
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from softrun.agent.console import logger
 from softrun.agent.protocol.observations import Observation, StoreLost, WorkerStoreOpened
 
 if TYPE_CHECKING:
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 
 KEPT = 2
+ADDRESS_AWAY_S = 60.0
+"""For so long a host may be without its address, as while that moves between its interfaces, or is leased anew."""
+AGAIN_S = 0.25
 
 
 class WorkerStores:
@@ -38,6 +45,7 @@ class WorkerStores:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="softrun-worker-store")
         self._stores: dict[int, TCPStore] = {}
         self._retired: deque[int] = deque()
+        self._closing = threading.Event()
 
     def open(self) -> None:
         """Open a store; WorkerStoreOpened follows."""
@@ -51,6 +59,7 @@ class WorkerStores:
 
     def close_all(self) -> None:
         """Close every open store."""
+        self._closing.set()
         self._thread.submit(self._stores.clear)
         self._thread.shutdown(wait=True)
 
@@ -58,7 +67,7 @@ class WorkerStores:
         from torch._C._distributed_c10d import TCPStore
 
         try:
-            listener = listening(self._bind)
+            listener = self._listening()
             store = TCPStore(
                 self._bind or "127.0.0.1",
                 listener.getsockname()[1],
@@ -75,6 +84,20 @@ class WorkerStores:
             self._lead_to(store.port)
             self._lead_to = None
         self._post(WorkerStoreOpened(store.port))
+
+    def _listening(self) -> socket.socket:
+        """A listener at the address of this host, which may be away for a while."""
+        until, told = time.monotonic() + ADDRESS_AWAY_S, False
+        while True:
+            try:
+                return listening(self._bind)
+            except OSError as error:
+                away = error.errno == errno.EADDRNOTAVAIL and time.monotonic() < until
+                if not away or self._closing.wait(AGAIN_S):
+                    raise
+            if not told:
+                logger.warning("this host has no address %s now: waiting for %g s for it", self._bind, ADDRESS_AWAY_S)
+                told = True
 
 
 def listening(host: str) -> socket.socket:

@@ -28,7 +28,8 @@ SIZES = ("1:2", "1:3", "2:3")
 TRAIN = ("count.py", "reduce.py")
 """Nothing stops the workers of the first but their agents, and those of the second sit in collectives."""
 LASTS_S = (1.0, 5.0)
-"""For how long it goes wrong: less than a tolerance (1.25 s), and several."""
+"""For how long it goes wrong: less than a tolerance, and several."""
+TOLERANCE_S = 1.25
 BLINKS_S = (0.1, 0.9)
 BURST_S = 0.2
 PATIENCE_S = 60.0
@@ -36,15 +37,20 @@ MOST_WORLDS = 20
 """Of one trouble. A blinking network makes one each time, at most."""
 
 
-def two_worlds(steps: Sequence[Step]) -> str:
-    """Who stepped in an older world than one that stepped meanwhile, or in another of the same number; or nothing."""
+def two_worlds(steps: Sequence[Step], lease_s: float = 0.0) -> str:
+    """Who stepped in an older world than one that stepped meanwhile, or in another of the same number; or nothing.
+
+    Whoever was left behind may step on in its old world until its lease is over, which it had at most for `lease_s`.
+    """
     worlds: dict[tuple[int, int], list[Step]] = {}
     for s in steps:
         worlds.setdefault((s.round, s.world_size), []).append(s)
     for (number, size), own in worlds.items():
         members = {s.pid for s in own}
         meanwhile = [s for s in steps if own[0].mono <= s.mono <= own[-1].mono and s.pid not in members]
-        others = {s.pid for s in meanwhile if s.round <= number}
+        others = {
+            s.pid for s in meanwhile if s.round == number or (s.round < number and s.mono > own[0].mono + lease_s)
+        }
         # A member may have made no step before its world ended.
         if len(members) + len(others) > size:
             return f"beside world {number} of {size} there stepped {others or members}"
@@ -153,7 +159,7 @@ class HostsJob(Job):
             # What it was stopped in it ends; it does not step again before it looks at its clock.
             own = next((s for s in steps if s.pid == pid and s.mono >= at), None)
             steps = [s for s in steps if s is not own]
-        if said := two_worlds(steps):
+        if said := two_worlds(steps, TOLERANCE_S):
             self.verdict.complaints.append(said)
 
     # --- what goes wrong

@@ -17,8 +17,8 @@ from softrun.agent.rendezvous import promises
 from softrun.runtime.calls import Call, Way
 from softrun.testing import check
 
-CHUNKS = 8
-SEEDS = 1200
+CHUNKS = 4
+SEEDS = 600
 KILLED_WITHIN = 1500
 
 Patch = tuple[Any, str, Any]

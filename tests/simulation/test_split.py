@@ -21,7 +21,7 @@ from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Phase, Round
 
-SEEDS = 60
+SEEDS = 32
 MOST = 60  # for the mutants
 MEANWHILE = ("fail_worker", "break_world", "join_late", "except_worker")
 
@@ -104,17 +104,17 @@ def run(seed: int) -> Halves:
     return halves
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(2))
 def test_two_jobs_of_one_name_become_one(chunk: int) -> None:
     were_two = 0
-    for seed in range(chunk, SEEDS, 4):
+    for seed in range(chunk, SEEDS, 2):
         try:
             halves = run(seed)
         except AssertionError as error:
             pytest.fail(f"seed {seed}: {error}", pytrace=False)
         were_two += bool(halves.gave_up)
         assert len(halves.errors) <= 8, f"seed {seed}: {halves.errors}"
-    assert were_two > SEEDS / 8, "hardly any was torn"
+    assert were_two > SEEDS / 4, "hardly any was torn"
 
 
 @pytest.mark.parametrize("mutant", SPLIT_MUTANTS, ids=lambda mutant: mutant.name)
