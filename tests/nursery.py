@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nursery_main import MESSAGE_BYTES, alike
 
-from local_cluster import COMMON_ENV, Process, begin
+from local_cluster import COMMON_ENV, PATIENCE_S, Process, begin
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,14 +56,34 @@ class Nursery:
         self._socket.close()
         self._process.wait()
 
-    def begin(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> Process:
-        """Start a command whose output goes to `log`, in a session of its own."""
+    def run(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command until it ends, in this folder, where its output is left in hidden files."""
+        out, err = folder / ".out", folder / ".err"
+        environment = {**os.environ, **COMMON_ENV, **(env or {})}
+        code = self.begin(command, environment, out, err, folder).wait(PATIENCE_S)
+        texts = (log.read_text(errors="surrogateescape") for log in (out, err))
+        return subprocess.CompletedProcess(command, code, *texts)
+
+    def begin(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        errors: Path | None = None,
+        here: Path | None = None,
+    ) -> Process:
+        """Start a command in a session of its own. Its output goes to `log`, that for errors to `errors` if given."""
         network, words = split(command)
         if not words or not alike(dict(env), self._env):
             if words and not alike({**os.environ, **COMMON_ENV}, self._env):
                 raise AssertionError("a test has changed what Python or torch reads in the environment, for all others")
+            if errors is not None:
+                raise AssertionError(f"no fork can stand for {command}")
             return begin(command, env, log)
-        log.write_bytes(b"")
+        for file in (log, errors or log):
+            file.write_bytes(b"")
         # What a process inherits; the tests interrupt workers, whatever shell started pytest.
         ignores = words[0] != "-c" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._begun += 1
@@ -72,8 +92,9 @@ class Nursery:
             "words": words,
             "network": network,
             "env": dict(env),
-            "here": str(Path.cwd()),
+            "here": str(here or Path.cwd()),
             "log": str(log),
+            "errors": str(errors or log),
             "ignores_sigint": ignores,
         }
         self._socket.send(json.dumps(order).encode())

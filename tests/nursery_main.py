@@ -40,7 +40,7 @@ READ_LATER = ("TORCH_NCCL_", "TORCH_FR_")
 
 def alike(environment: dict[str, str], own: dict[str, str]) -> bool:
     """Whether a process with the first cannot be told from a fork of one with the second."""
-    differ = {name for name in {*environment, *own} if environment.get(name) != own.get(name)}
+    differ = {name for name in {*environment, *own} if environment.get(name) != own.get(name)} - {"PYTHONPATH"}
     return not any(name.startswith(READ_AT_THE_START) and not name.startswith(READ_LATER) for name in differ)
 
 
@@ -89,10 +89,10 @@ def become(order: dict[str, Any]) -> None:
     """Make the fork like a new process, for all that the program sees."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN if order["ignores_sigint"] else signal.default_int_handler)
-    log = os.open(order["log"], os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.close(log)
+    for descriptor, name in ((1, "log"), (2, "errors")):
+        file = os.open(order[name], os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, descriptor)
+        os.close(file)
     set_environment(order["env"])
     os.chdir(order["here"])
     if order["network"]:
@@ -101,7 +101,7 @@ def become(order: dict[str, Any]) -> None:
     for name, seed in (("numpy.random", "seed"), ("torch.random", "seed")):
         if name in sys.modules:
             getattr(sys.modules[name], seed)()
-    del sys.path[0]
+    sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def enter(namespace: Path) -> None:

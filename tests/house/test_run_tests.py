@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,9 @@ def run(folder: Path, *flags: str, **sources: str) -> tuple[int, str]:
         (folder / f"test_{name}.py").write_text(source)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'scripts'}\n")  # not the project's tests
     run = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "run_tests.py", *flags, "-n", "2", "."],
+        [sys.executable, ROOT / "scripts" / "run_tests.py", *flags, "-p", "xdist", "-n", "2", "."],
         cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which takes longer than all that is run here
         capture_output=True,
         text=True,
         check=False,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-from local_cluster import PATIENCE_S, free_port
+from nursery import Nursery
+
+from local_cluster import free_port
 
 IMPORTS = {
     "torchrun": """
@@ -21,15 +21,10 @@ from softrun import LaunchConfig, LocalElasticAgent, elastic_launch, get_rendezv
 }
 
 
-def run_program(text: str, side: str, directory: Path) -> str:
+def run_program(nursery: Nursery, text: str, side: str, directory: Path) -> str:
     """What the program prints, with the imports of that side in the place of IMPORTS and some port for FREE_PORT."""
     program = directory / f"on_{side}.py"
     program.write_text(text.replace("IMPORTS", IMPORTS[side], 1).replace("FREE_PORT", str(free_port())))
-    done = run_python(str(program), cwd=directory)
+    done = nursery.run([sys.executable, str(program)], directory, {"PYTHONPATH": str(directory)})
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
-    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, env=env)

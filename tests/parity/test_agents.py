@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nursery import Nursery
 from programs import run_program
 from torchrun import torchruns
 
@@ -163,31 +164,31 @@ if __name__ == "__main__":
 """
 
 
-def lines(program: str, side: str, tmp_path: Path) -> list[str]:
-    return run_program(PREPARE + program, side, tmp_path).splitlines()
+def lines(nursery: Nursery, program: str, side: str, tmp_path: Path) -> list[str]:
+    return run_program(nursery, PREPARE + program, side, tmp_path).splitlines()
 
 
-def both(name: str, program: str, tmp_path: Path) -> list[str]:
+def both(nursery: Nursery, name: str, program: str, tmp_path: Path) -> list[str]:
     """The lines that both print."""
-    theirs: list[str] = torchruns(name, lambda: lines(program, "torchrun", tmp_path))
-    assert lines(program, "softrun", tmp_path) == theirs
+    theirs: list[str] = torchruns(name, lambda: lines(nursery, program, "torchrun", tmp_path))
+    assert lines(nursery, program, "softrun", tmp_path) == theirs
     return theirs
 
 
-def test_functions_return_the_same(tmp_path: Path) -> None:
-    said = both("agent_values", VALUES, tmp_path)
+def test_functions_return_the_same(nursery: Nursery, tmp_path: Path) -> None:
+    said = both(nursery, "agent_values", VALUES, tmp_path)
     assert "locked WorkerState.FAILED {} {0: 1}" in said
     assert said[-1] == "thread [{0: '0', 1: '1'}]"
 
 
-def test_workers_meet_where_the_spec_has_it(tmp_path: Path) -> None:
-    said = both("agent_meeting", MEETING, tmp_path)
+def test_workers_meet_where_the_spec_has_it(nursery: Nursery, tmp_path: Path) -> None:
+    said = both(nursery, "agent_meeting", MEETING, tmp_path)
     assert said[:3] == ["{0: ('named', '42'), 1: ('named', '42')}", "named", "42"]
     assert said[3:] == ["[('named', '42')]"] * 2 + ["[0, 0]"]
 
 
-def test_a_handler_is_shut_down_when_torchs_launcher_would(tmp_path: Path) -> None:
-    assert both("agent_shutdown", SHUTDOWN, tmp_path) == [
+def test_a_handler_is_shut_down_when_torchs_launcher_would(nursery: Nursery, tmp_path: Path) -> None:
+    assert both(nursery, "agent_shutdown", SHUTDOWN, tmp_path) == [
         "an agent leaves it to its caller 0",
         "well {0: []} 1",
         "failed ChildFailedError 1",
@@ -199,8 +200,10 @@ def test_a_handler_is_shut_down_when_torchs_launcher_would(tmp_path: Path) -> No
     ]
 
 
-def test_two_nodes_that_are_both_to_host_meet_where_with_torch_one_fails_at_once_and_one_waits(tmp_path: Path) -> None:
+def test_two_nodes_that_are_both_to_host_meet_where_with_torch_one_fails_at_once_and_one_waits(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """There is nothing to host: one listens at the endpoint, and the other finds it there."""
-    theirs = torchruns("agent_two_hosts", lambda: lines(TWO_HOSTS, "torchrun", tmp_path))
+    theirs = torchruns("agent_two_hosts", lambda: lines(nursery, TWO_HOSTS, "torchrun", tmp_path))
     assert theirs == ["RendezvousConnectionError", "RendezvousTimeoutError"]
-    assert lines(TWO_HOSTS, "softrun", tmp_path) == ["has run", "has run"]
+    assert lines(nursery, TWO_HOSTS, "softrun", tmp_path) == ["has run", "has run"]

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from launchers import Launchers, normal
-from programs import run_program, run_python
+from nursery import Nursery
+from programs import run_program
 from torchrun import plain, torchruns
 
-from local_cluster import PATIENCE_S, free_port
+from local_cluster import COMMON_ENV, PATIENCE_S, free_port
 
 pytestmark = pytest.mark.processes
 
@@ -233,14 +234,20 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_handler_of_others(tmp_path: Path) -> None:
+    """Processes of their own: which packages register one torch looks up as it is imported."""
     for name, text in {"train.py": WORLD, **HANDLER}.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
+    def launch(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *flags, *backend, "--nproc-per-node=2", "train.py"]
+        env = {**os.environ, **COMMON_ENV, "PYTHONPATH": str(tmp_path), "PET_NO_WARM_START": "1"}
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, env=env)
+
     def said_by(module: str) -> list[str]:
         backend[1] = f"--rdzv-endpoint=127.0.0.1:{(port := free_port())}"
-        done = run_python("-m", module, *backend, "--nproc-per-node=2", "train.py", cwd=tmp_path)
+        done = launch(module)
         assert done.returncode == 0, done.stderr
         return sorted(line.replace(str(port), "PORT") for line in done.stdout.splitlines())
 
@@ -248,15 +255,15 @@ def test_a_handler_of_others(tmp_path: Path) -> None:
     theirs = torchruns("handler_of_others", lambda: said_by("torch.distributed.run"))
     assert said_by("softrun") == theirs
     assert len(theirs) == 2
-    refused = run_python("-m", "softrun", "--restart-policy=soft", *backend, "train.py", cwd=tmp_path)
+    refused = launch("softrun", "--restart-policy=soft")
     assert refused.returncode == 1
     assert "can only restart every worker" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_program_works_by_changing_the_import(tmp_path: Path) -> None:
+def test_a_program_works_by_changing_the_import(nursery: Nursery, tmp_path: Path) -> None:
     def lines(side: str) -> list[str]:
-        return re.sub(r"'worker_pid': \[\d+\]", "", run_program(PROGRAM, side, tmp_path)).splitlines()
+        return re.sub(r"'worker_pid': \[\d+\]", "", run_program(nursery, PROGRAM, side, tmp_path)).splitlines()
 
     theirs = torchruns("program", lambda: lines("torchrun"))
     assert lines("softrun") == theirs

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from nursery import Nursery
 
-from local_cluster import PATIENCE_S, LocalCluster, Node, free_port
+from local_cluster import COMMON_ENV, PATIENCE_S, LocalCluster, Node, free_port
 from softrun.agent import cli, local_agent
 from softrun.agent.errors import JobFailedError
 from softrun.agent.store.settings import LONGEST_S
@@ -32,14 +33,17 @@ def in_short(args: Sequence[str]) -> str:
     return " ".join(Path(word).name if word == SCRIPT else word[:MOST_LETTERS] for word in args)
 
 
-def launch(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "softrun", *args],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **env},
-    )
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def softrun(nursery: Nursery, tmp_path: Path) -> Launch:
+    """`softrun("--standalone", "train.py", LOGLEVEL="INFO")` runs that, forked from one that has imported torch."""
+
+    def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return nursery.run([sys.executable, "-m", "softrun", *args], tmp_path, env)
+
+    return run
 
 
 C10D = ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:1")
@@ -367,8 +371,8 @@ def test_a_refused_line_leaves_nothing_behind(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", [BYTES, "a\nb", "ü" * 600])
-def test_any_role_runs(role: str) -> None:
-    done = launch("--standalone", "--nproc_per_node=1", f"--role={role}", "--no_python", "true")
+def test_any_role_runs(softrun: Launch, role: str) -> None:
+    done = softrun("--standalone", "--nproc_per_node=1", f"--role={role}", "--no_python", "true")
     assert (done.returncode, done.stdout) == (0, "")
     assert "error" not in done.stderr
 
@@ -385,22 +389,23 @@ def test_a_host_that_cannot_be_found(capfd: pytest.CaptureFixture[str], monkeypa
 
 @pytest.mark.slow
 def test_the_same_from_the_command_line() -> None:
-    done = launch("--nnodes=4:2", SCRIPT)
+    command = [sys.executable, "-m", "softrun", "--nnodes=4:2", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **COMMON_ENV})
     assert done.returncode == 1, "as torchrun"
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 
 @pytest.mark.slow
-def test_the_debug_switch_shows_the_traceback() -> None:
-    done = launch("--nnodes=4:2", SCRIPT, SOFTRUN_DEBUG="1")
+def test_the_debug_switch_shows_the_traceback(softrun: Launch) -> None:
+    done = softrun("--nnodes=4:2", SCRIPT, SOFTRUN_DEBUG="1")
     assert "Traceback (most recent call last)" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_store_that_cannot_be_reached() -> None:
+def test_a_store_that_cannot_be_reached(softrun: Launch) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
-    done = launch(
+    done = softrun(
         "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}", "--rdzv_conf=read_timeout=1,is_host=false", SCRIPT
     )
     assert done.returncode == 1
@@ -412,7 +417,7 @@ def test_a_store_that_cannot_be_reached() -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_raises_is_shown_as_torch_does(tmp_path: Path) -> None:
+def test_a_script_that_raises_is_shown_as_torch_does(softrun: Launch, tmp_path: Path) -> None:
     script = tmp_path / "raises.py"
     script.write_text(
         "import os\n"
@@ -424,7 +429,7 @@ def test_a_script_that_raises_is_shown_as_torch_does(tmp_path: Path) -> None:
         "    import time; time.sleep(60)\n"
         "main()\n"
     )
-    done = launch("--restart_policy=soft", "--nproc_per_node=2", str(script))
+    done = softrun("--restart_policy=soft", "--nproc_per_node=2", str(script))
     assert done.returncode == 1
     for part in ("raises.py FAILED", "rank      : 1 (local_rank: 1)", "exitcode  : 1 (pid: ", "a fault of the trainer"):
         assert part in done.stderr
