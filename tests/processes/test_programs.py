@@ -53,7 +53,8 @@ def fail_at_first(directory: str) -> str:
     return "the second time"
 
 
-config = partial(one_node, restart_policy=RestartPolicy.SOFT)
+config = partial(one_node, restart_policy=RestartPolicy.SOFT, start_method="fork")
+"""Of processes that need not import torch anew."""
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_storm_of_faults_changes_no_weight(
 
     nodes = [node("a"), node("b")]
     draw = random.Random(kind)
-    for number, fault in enumerate(draw.sample(["workers", "workers", "keeper", "node", "node"], 5)):
+    for number, fault in enumerate(draw.sample(["workers", "keeper", "node"], 3)):
         before, wanted = len(cluster.steps()), draw.randrange(60, 100)
         cluster.wait_for("steps", lambda before=before, wanted=wanted: len(cluster.steps()) > before + wanted)
         if fault == "workers":

@@ -13,14 +13,11 @@ Start = Callable[..., Node]
 RECOGNISED = "takes its world from its environment alone"
 
 
-@pytest.mark.parametrize("flags", [(), ("--no_warm_start",)], ids=["warm", "cold"])
-def test_a_node_that_comes_later_is_in_one_world_with_the_others(
-    cluster: LocalCluster, start: Start, flags: tuple[str, ...]
-) -> None:
+def test_a_node_that_comes_later_is_in_one_world_with_the_others(cluster: LocalCluster, start: Start) -> None:
     args = ("plain.py", "100000", "0.01", str(cluster.directory / "checkpoint"))
-    nodes = [start("a", *args, nproc=1, flags=flags)]
+    nodes = [start("a", *args, nproc=1)]
     cluster.wait_for_steps(1)
-    nodes.append(start("b", *args, nproc=1, flags=flags))
+    nodes.append(start("b", *args, nproc=1))
     began = cluster.wait_for_steps(2)[0].mono
     steps = cluster.wait_for_steps(2, after=cluster.steps()[-1].mono)
     assert {step.world_size for step in steps if step.mono > began} == {2}, "nobody trains in the old world"
