@@ -8,20 +8,21 @@ an hour, its timeout, and cannot be interrupted.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from softrun.agent.console import logger
 from softrun.agent.protocol.observations import Observation, StoreLost, WorkerStoreOpened
+from softrun.runtime.clock import boottime
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
+logger = logging.getLogger("softrun")
 
 KEPT = 2
 ADDRESS_AWAY_S = 60.0
@@ -87,12 +88,12 @@ class WorkerStores:
 
     def _listening(self) -> socket.socket:
         """A listener at the address of this host, which may be away for a while."""
-        until, told = time.monotonic() + ADDRESS_AWAY_S, False
+        until, told = boottime() + ADDRESS_AWAY_S, False
         while True:
             try:
                 return listening(self._bind)
             except OSError as error:
-                away = error.errno == errno.EADDRNOTAVAIL and time.monotonic() < until
+                away = error.errno == errno.EADDRNOTAVAIL and boottime() < until
                 if not away or self._closing.wait(AGAIN_S):
                     raise
             if not told:
