@@ -40,7 +40,7 @@ READ_LATER = ("TORCH_NCCL_", "TORCH_FR_")
 
 def alike(environment: dict[str, str], own: dict[str, str]) -> bool:
     """Whether a process with the first cannot be told from a fork of one with the second."""
-    differ = {name for name in {*environment, *own} if environment.get(name) != own.get(name)} - {"PYTHONPATH"}
+    differ = {name for name in {*environment, *own} if environment.get(name) != own.get(name)}
     return not any(name.startswith(READ_AT_THE_START) and not name.startswith(READ_LATER) for name in differ)
 
 
@@ -101,7 +101,7 @@ def become(order: dict[str, Any]) -> None:
     for name, seed in (("numpy.random", "seed"), ("torch.random", "seed")):
         if name in sys.modules:
             getattr(sys.modules[name], seed)()
-    sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    del sys.path[0]
 
 
 def enter(namespace: Path) -> None:

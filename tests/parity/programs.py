@@ -25,6 +25,6 @@ def run_program(nursery: Nursery, text: str, side: str, directory: Path) -> str:
     """What the program prints, with the imports of that side in the place of IMPORTS and some port for FREE_PORT."""
     program = directory / f"on_{side}.py"
     program.write_text(text.replace("IMPORTS", IMPORTS[side], 1).replace("FREE_PORT", str(free_port())))
-    done = nursery.run([sys.executable, str(program)], directory, {"PYTHONPATH": str(directory)})
+    done = nursery.run([sys.executable, str(program)], directory)
     assert done.returncode == 0, done.stderr
     return done.stdout
