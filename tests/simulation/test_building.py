@@ -63,7 +63,7 @@ def test_workers_that_die_while_building_come_to_a_step_or_an_end(
 @pytest.mark.slow
 @pytest.mark.parametrize(("failure", "exits"), [("replace", 0.3), ("no-replace", 0.0), ("record", 0.0)])
 def test_many_workers_that_die_while_building(failure: str, exits: float) -> None:
-    check(*run(8, 4, failure, dies=0.5, restarts=100, seed=0, exits=exits))
+    check(*run(6, 3, failure, dies=0.5, restarts=100, seed=0, exits=exits))
 
 
 def check(cluster: Cluster, worlds: Worlds) -> None:
