@@ -10,8 +10,9 @@ not to call somebody dead, because to go on without an agent another one must fi
 - **Grant.** A follower grants its leader what it promises. A leader that was granted a lease by every other member
   leads alone until the first of these ends, and grants its followers what it promises, but no more than it has: until
   then nobody leads but the leader, and the leader has not called them dead.
-- **Decide.** A record is a lease for the leader that has proposed it: those that accepted it have heard the leader
-  then, those that join with it hear of it later, and nobody calls another dead sooner than its tolerance after that.
+- **Decide.** A record is a lease for the leader that has proposed it, if all of its members that had a vote have
+  accepted it: these have heard the leader then, those that join with it hear of it later, and nobody calls another dead
+  sooner than its tolerance after that. One that has not accepted it may have called the leader dead long ago.
 - **Join.** Members that join have promised nothing to anybody. They may call the leader dead a tolerance after they
   have heard of the record, which was accepted before. So each older lease ends a tolerance after its holder accepted.
 - **Dead.** Nobody is called dead who is owed more time, however short the tolerance has become meanwhile.
@@ -100,16 +101,17 @@ class Leases:
         """The link with `node` is lost: the next beat from it is the first again."""
         self._heard.pop(node, None)
 
-    def join(self, members: tuple[str, ...], since: float, now: float, *, proposed: bool) -> bool:
+    def join(self, members: tuple[str, ...], since: float, now: float, *, accepted_by_all: bool) -> bool:
         """There is a new record, with these members. Returns whether this agent's lease stands and did not before.
 
-        `since`: when this agent accepted it; -inf if it has not. `proposed`: it is this agent's own proposal.
+        `since`: when this agent accepted it; -inf if it has not. `accepted_by_all`: it is this agent's own proposal,
+        and all of its members that had a vote have accepted it.
         """
         stood = now < self.until
         before, self._members, self._lacking = self._members, members, ""
         if not set(members) <= {*before, self._node}:
             self._until = min(self._until, since + self._tolerance_s * (1 - DRIFT))
-        if proposed:
+        if accepted_by_all:
             self._until = max(self._until, since + self._tolerance_s * (1 - DRIFT))
         return now < self.until and not stood
 

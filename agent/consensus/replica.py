@@ -130,8 +130,8 @@ class Replica:
         self._news: Round | None = None
         self.since = -inf
         """When this agent accepted the record; -inf: it was told of it."""
-        self.proposed = False
-        """Whether the record is its own proposal."""
+        self.accepted_by_all = False
+        """Whether the record is its own proposal, and has been accepted by all of its members that had a vote."""
         self.short = False
         """Whether a proposal waits because too few members of the record are in touch."""
         self.dropped = False
@@ -253,7 +253,8 @@ class Replica:
             return self._ask_to_accept(attempt, attempt.bound[1] if attempt.bound is not None else attempt.wish)
         decided = Decided(attempt.ballot, attempt.accept.after, by_proof=not is_quorum(self.record, attempt.answered))
         effects = _say(self.record, decided)
-        self._adopt(_decided(attempt.wish, by_proof=decided.by_proof), self._accepted_at, proposed=True)
+        by_all = all(m.node in attempt.answered for m in attempt.wish.members if m.node in self.record.by_node)
+        self._adopt(_decided(attempt.wish, by_proof=decided.by_proof), self._accepted_at, accepted_by_all=by_all)
         return effects
 
     def _new_attempt(self, number: int, wish: Round) -> _Attempt:
@@ -495,11 +496,11 @@ class Replica:
 
     # --- helpers
 
-    def _adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> None:
+    def _adopt(self, round_: Round, since: float = -inf, *, accepted_by_all: bool = False) -> None:
         self._before, self.record = self.record, round_
         self._news = round_
         self._ancestry.adopt(round_)
-        self.since, self.proposed = since, proposed
+        self.since, self.accepted_by_all = since, accepted_by_all
         self._begin_version()
 
     def _begin_version(self) -> None:

@@ -435,8 +435,8 @@ class SharedRecord:
     def adopt(self, round_: Round) -> None:
         """Take in the new record, wherever it is kept."""
         replica = self._replica
-        since, proposed = (replica.since, replica.proposed) if replica is not None else (self._now, False)
-        self._effects += self._election.adopt(round_, since, proposed=proposed)
+        since, by_all = (replica.since, replica.accepted_by_all) if replica is not None else (self._now, False)
+        self._effects += self._election.adopt(round_, since, accepted_by_all=by_all)
         if self._search_s < self._lost_s:
             self._search_s, self._searches_until = self._lost_s, self._now + self._lost_s
 

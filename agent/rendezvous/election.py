@@ -87,14 +87,14 @@ class Election:
         self._now = now
         return self._liveness.look(now)
 
-    def adopt(self, round_: Round, since: float = -inf, *, proposed: bool = False) -> list[Effect]:
+    def adopt(self, round_: Round, since: float = -inf, *, accepted_by_all: bool = False) -> list[Effect]:
         """Take in the new record. Returns the effects that close worker stores that no world needs.
 
-        `since`: when this agent accepted it, if it did; `proposed`: it is this agent's own proposal.
+        `since`: when this agent accepted it, if it did; `accepted_by_all`: see `Replica`.
         """
         before, self._record = self._record, round_
         members = tuple(m.node for m in round_.members)
-        stands_now = self.leases.join(members, since, self._now, proposed=proposed)
+        stands_now = self.leases.join(members, since, self._now, accepted_by_all=accepted_by_all)
         if round_.says_more_than(before) and not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
@@ -105,7 +105,7 @@ class Election:
             if self._agrees and before is not None and member.node not in before.by_node:
                 self._liveness.mark_back(member.node)  # if it was not gone; nobody returns under its name
         effects = self.leadership.adopt(round_, self._now)
-        return [*effects, *self._grant_all()] if stands_now and proposed else effects
+        return [*effects, *self._grant_all()] if stands_now and accepted_by_all else effects
 
     def hear(self, node: str, message: Message, own: Report) -> list[Effect]:
         """Take in a message from `node`. `own` is this agent's last report; returns what to answer."""

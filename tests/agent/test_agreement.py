@@ -3,9 +3,8 @@ witnesses or without."""
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from values import member, of_job, opened, ready, words_of
 
-from softrun.agent.consensus import quorum, replica, witness
+from simulation.mutants import those
+from simulation.mutants.mutant import Mutant
+from softrun.agent.consensus import witness
 from softrun.agent.consensus.change import difference
 from softrun.agent.consensus.replica import Peers, Replica
 from softrun.agent.consensus.witness import Witness
@@ -21,7 +22,6 @@ from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Note, Say
 from softrun.agent.protocol.model import (
     Accept,
-    Agreement,
     Ballot,
     Hello,
     LastWords,
@@ -319,73 +319,21 @@ def run_seed(seed: int, witnesses: bool) -> None:
     run(Cluster(count, witnesses=thirds, ignorant=draw.random() < 0.3), steps)
 
 
-# --- promises and witnesses that are wrong
-
-
-def promises_although_it_has_accepted(patch: pytest.MonkeyPatch) -> None:
-    right = Replica.promise_ahead
-
-    def wrong(self: Replica, node: str) -> Ballot | None:
-        accepted, self._accepted = self._accepted, None
-        promise = right(self, node)
-        self._accepted = accepted
-        return promise
-
-    patch.setattr(Replica, "promise_ahead", wrong)
-
-
-def forgets_what_the_dead_had_promised(patch: pytest.MonkeyPatch) -> None:
-    right = Replica.bury
-    patch.setattr(Replica, "bury", lambda self, node, words: right(self, node, replace(words, promised=None)))
-
-
-def keeps_no_promise_that_nobody_asked_for(patch: pytest.MonkeyPatch) -> None:
-    right = Replica.promise_ahead
-
-    def wrong(self: Replica, node: str) -> Ballot | None:
-        before = self._promised
-        promise = right(self, node)
-        self._promised = before
-        return promise
-
-    patch.setattr(Replica, "promise_ahead", wrong)
-
-
-def forgets_its_promises(patch: pytest.MonkeyPatch) -> None:
-    """It was started again, and votes under its old name."""
-    right = Witness._asked
-
-    def wrong(self: Witness, node: str, message: Agreement) -> list[Effect]:
-        answer = right(self, node, message)
-        self._replica._promised = self._replica._accepted_in = replica.NO_BALLOT
-        self._replica._accepted = None
-        return answer
-
-    patch.setattr(Witness, "_asked", wrong)
-
-
-def the_first_has_a_casting_vote_as_well(patch: pytest.MonkeyPatch) -> None:
-    def wrong(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
-        return any(quorum.is_quorum(each, nodes, ended) for each in (round_, replace(round_, witness="")))
-
-    patch.setattr(replica, "is_quorum", wrong)
-
-
-WRONG = (
-    promises_although_it_has_accepted,
-    keeps_no_promise_that_nobody_asked_for,
-    forgets_its_promises,
-    the_first_has_a_casting_vote_as_well,
-)
+# --- voters and witnesses that are wrong
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_what_the_dead_had_promised_counts_for_those_that_do_not_count_the_dead(
-    right: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_dead_had_promised_counts_for_those_that_do_not_count_the_dead(right: bool) -> None:
     """Of four, a promises the ballot of d and dies. So b and c, who know that, go on in a higher one."""
-    if not right:
-        forgets_what_the_dead_had_promised(monkeypatch)
+    if right:
+        of_four_one_has_promised_and_is_dead()
+        return
+    (mutant,) = those("of four")
+    with mutant.alive(), pytest.raises(AssertionError, match="two records are one version"):
+        of_four_one_has_promised_and_is_dead()
+
+
+def of_four_one_has_promised_and_is_dead() -> None:
     cluster = Cluster(4, splits=False)
 
     def pass_on(sender: str, target: str) -> None:
@@ -408,12 +356,10 @@ def test_what_the_dead_had_promised_counts_for_those_that_do_not_count_the_dead(
     pass_on("d", "b")  # prepare
     pass_on("d", "b")  # accept
     cluster.learn("d", "a")
-    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="two records are one version"):
-        pass_on("b", "d")  # refused; or else that it promises
-        pass_on("b", "d")  # and accepts
-    if right:
-        cluster.heal()
-        assert len({record.name for record in cluster.records()}) == 1
+    pass_on("b", "d")  # refused; or else that it promises
+    pass_on("b", "d")  # and accepts
+    cluster.heal()
+    assert len({record.name for record in cluster.records()}) == 1
 
 
 WORLD = of_job("a@1", opened(*(member(name) for name in "abc")))
@@ -440,18 +386,23 @@ def test_who_names_the_highest_ballot_of_all_prevents_no_higher_one(message: Mes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_voter_is_found_out(
-    wrong: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong(monkeypatch)
+@pytest.mark.parametrize(
+    ("mutant", "witnesses"),
+    [
+        *((mutant, False) for mutant in those("agreed on")),
+        *((mutant, True) for mutant in those("agreed on with witnesses")),
+    ],
+    ids=lambda value: value.name if isinstance(value, Mutant) else "",
+)
+def test_a_wrong_voter_is_found_out(mutant: Mutant, witnesses: bool) -> None:
     found = ""
-    for seed in range(10_000):
-        try:
-            run_seed(seed, witnesses=wrong.__name__ in ("forgets_its_promises", "the_first_has_a_casting_vote_as_well"))
-        except AssertionError as error:
-            found = str(error)
-            break
+    with mutant.alive():
+        for seed in range(10_000):
+            try:
+                run_seed(seed, witnesses)
+            except AssertionError as error:
+                found = str(error)
+                break
     assert found.startswith("two records are one version"), "it lives"
 
 

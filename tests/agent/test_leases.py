@@ -27,9 +27,9 @@ def leases_of(node: str = "a", members: str = "abc") -> Leases:
     return leases
 
 
-def join(leases: Leases, members: str, since: float = -inf, now: float = 0.0, *, proposed: bool = False) -> bool:
+def join(leases: Leases, members: str, since: float = -inf, now: float = 0.0, *, accepted_by_all: bool = False) -> bool:
     """There is a record with these members."""
-    return leases.join(tuple(members), since, now, proposed=proposed)
+    return leases.join(tuple(members), since, now, accepted_by_all=accepted_by_all)
 
 
 def granted(echo: float, *, leads: bool = False, grant_s: float = GRANT_S) -> Beat:
@@ -207,14 +207,16 @@ def test_who_is_the_only_member_needs_nobody_until_there_are_others() -> None:
 def test_a_record_is_a_lease_for_the_leader_that_has_proposed_it() -> None:
     """Whoever accepted it has heard the leader then, and whoever joins with it hears of it later."""
     leases = leases_of()
-    assert join(leases, "abc", since=10.0, now=10.5, proposed=True), "all that follow get theirs at once"
+    assert not join(leases, "abc", since=9.0, now=9.5), "one of its members has not accepted it"
+    assert leases.until == -inf
+    assert join(leases, "abc", since=10.0, now=10.5, accepted_by_all=True), "all that follow get theirs at once"
     assert leases.until == pytest.approx(10.0 + TOLERANCE_S * (1 - DRIFT))
-    assert not join(leases, "ab", since=11.0, now=11.5, proposed=True), "it stood before"
+    assert not join(leases, "ab", since=11.0, now=11.5, accepted_by_all=True), "it stood before"
 
 
 def test_it_is_none_if_it_was_decided_late() -> None:
     leases = leases_of()
-    assert not join(leases, "abc", since=10.0, now=10.0 + TOLERANCE_S, proposed=True)
+    assert not join(leases, "abc", since=10.0, now=10.0 + TOLERANCE_S, accepted_by_all=True)
     assert leases.beat("b", 10.0 + TOLERANCE_S, leads=True, follows=False, asks=False).grant_s == 0.0
 
 

@@ -169,6 +169,20 @@ def test_what_one_accepted_before_its_proposer_died_is_what_is_decided() -> None
     assert agent.record == SECOND
 
 
+def test_who_proposed_it_knows_whether_all_of_its_members_have_accepted_it() -> None:
+    """One that has not may have called the proposer dead long ago, so to be the proposer is no lease."""
+    for members, by_all in (((A, B), False), ((B, C), True), ((B, C, D), True)):
+        agent, ballot, asked = Agent("b"), (1, "b"), after(FIRST, *members)
+        agent.gone.add("a")
+        agent.propose(after(FIRST, B, C))
+        agent.hear("c", Vow(ballot, FAST, asked))
+        agent.hear("c", Accepted(ballot))
+        assert agent.record == asked
+        assert agent.replica.accepted_by_all == by_all
+    agent.replica.read(after(agent.record, B))
+    assert not agent.replica.accepted_by_all, "that was decided by others"
+
+
 def test_so_is_what_it_has_accepted_itself() -> None:
     agent, ballot = Agent("b"), (1, "b")
     agent.hear("a", Ask(FAST, SECOND))

@@ -293,6 +293,18 @@ def test_one_that_has_nothing_to_propose_knows_that_it_could_not() -> None:
     assert agent.engine.record == other
 
 
+def test_one_that_is_cut_off_joins_no_job_that_is_cut_off_as_well() -> None:
+    """It would leave its place for nothing, and that one may give up in its turn."""
+    agent = meeting()
+    agent.go_on(5.0)
+    assert agent.engine.is_cut_off
+    own, other = agent.engine.record, of_job("x@1", sealed(member("x"), member("y")), settings=agent.job)
+    agent.see(saw.Heard("x", Record(other, stands=False)))
+    assert agent.engine.record == own
+    agent.see(saw.Heard("x", Record(other, stands=True)))
+    assert agent.engine.record == other
+
+
 def test_a_leader_that_is_cut_off_asks_whoever_it_finds() -> None:
     agent = meeting()
     assert said(agent.see(saw.Found(ONE, "x")), Record)

@@ -218,7 +218,7 @@ class Agent:
 
     def _adopt(self) -> None:
         members = tuple(m.node for m in self.record.members)
-        self.leases.join(members, self.replica.since, self.now, proposed=self.replica.proposed)
+        self.leases.join(members, self.replica.since, self.now, accepted_by_all=self.replica.accepted_by_all)
         self.paused = False
 
     def follow(self) -> list[do.Effect]:

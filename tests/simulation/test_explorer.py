@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 from one_replica import FIRST
 
-from simulation import mutants
 from simulation.explorer import Bounds, BrokenError, explore
-from simulation.mutants import Patch
-from softrun.agent.consensus.replica import Replica
-from softrun.agent.protocol import effects as do
-from softrun.agent.protocol.effects import Effect
-from softrun.agent.protocol.model import Accept, Accepted, Decided, Record, Round, lineage
+from simulation.mutants import consensus, leases, those
+from simulation.mutants.mutant import Mutant
+from softrun.agent.protocol.model import Accept, Accepted, Decided
 
 VOTES = (Accept, Accepted, Decided)
 BOUNDS = {
@@ -31,40 +25,21 @@ def test_no_order_of_events_makes_two_worlds(name: str) -> None:
     assert explore(FIRST, bounds) >= worlds
 
 
-def founds_when_it_is_left_out() -> list[Patch]:
-    """Finding 0 of the review: a proposal of an agent without a vote began a job, whatever it was made from."""
-
-    def wrong(self: Replica, round_: Round) -> list[Effect]:
-        record = self.record
-        if record is None or self._votes(self._node):
-            return right(self, round_)
-        version = record.version + 1
-        first = replace(round_, version=version, lineage=lineage(self._node, version), name=self._new_name(), past=())
-        self.read(first)
-        return [do.Say(None, Record(first, stands=True))]
-
-    right = Replica.propose
-    return [(Replica, "propose", wrong)]
-
-
-def grants_time_to_whom_it_leaves_behind() -> list[Patch]:
-    """Finding 7: a lease was granted while a record was under way that leaves its holder behind."""
-    return [(Replica, "left_behind_at", lambda _self, _node: None)]
-
-
 WRONG = {
-    founds_when_it_is_left_out: Bounds(ticks=3, kinds=("stop",), slow=VOTES),
-    grants_time_to_whom_it_leaves_behind: Bounds(ticks=3, kinds=("stop",), versions=1, slow=VOTES),
-    mutants.half_is_a_quorum: Bounds(ticks=4, kinds=("isolate",), slow=VOTES),
-    mutants.needs_no_quorum: Bounds(ticks=3, kinds=("isolate",)),
-    mutants.decides_without_the_voters: Bounds(ticks=3, kinds=("isolate",)),
-    mutants.goes_back_to_older_records: Bounds(ticks=3, kinds=("isolate",)),
+    consensus.founds_when_it_is_left_out: Bounds(ticks=3, kinds=("stop",), slow=VOTES),
+    leases.grants_time_to_whom_it_leaves_behind: Bounds(ticks=3, kinds=("stop",), versions=1, slow=VOTES),
+    consensus.half_is_a_quorum: Bounds(ticks=4, kinds=("isolate",), slow=VOTES),
+    consensus.needs_no_quorum: Bounds(ticks=3, kinds=("isolate",)),
+    consensus.decides_without_the_voters: Bounds(ticks=3, kinds=("isolate",)),
+    consensus.goes_back_to_older_records: Bounds(ticks=3, kinds=("isolate",)),
 }
 
 
-@pytest.mark.parametrize("patches", WRONG, ids=lambda patches: patches.__name__)
-def test_what_is_wrong_is_found(patches: Callable[[], list[Patch]], monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name, value in patches():
-        monkeypatch.setattr(owner, name, value)
-    with pytest.raises(BrokenError):
-        explore(FIRST, WRONG[patches])
+@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.name)
+def test_what_is_wrong_is_found(mutant: Mutant) -> None:
+    with mutant.alive(), pytest.raises(BrokenError):
+        explore(FIRST, WRONG[mutant])
+
+
+def test_every_mutant_that_only_an_order_of_events_shows_is_looked_for() -> None:
+    assert {*those("in every order of events")} <= WRONG.keys()

@@ -14,7 +14,8 @@ import pytest
 from simulation.chaos import Life, Plan
 from simulation.checkers import Checker, all_checkers
 from simulation.cluster import Node
-from simulation.mutants import FOUNDER_MUTANTS, Mutant
+from simulation.mutants import those
+from simulation.mutants.mutant import Mutant
 from simulation.witness import PLACE
 from softrun.agent.protocol.model import Round
 
@@ -87,6 +88,6 @@ def test_nobody_founds_a_job_beside_one_that_can_be_found(chunk: int) -> None:
             pytest.fail(f"seed {seed}: {error}", pytrace=False)
 
 
-@pytest.mark.parametrize("mutant", FOUNDER_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", those("with several endpoints"), ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
     mutant.must_die(run, MOST)

@@ -1,4 +1,4 @@
-"""The checkers are tested by engines that are wrong: each must be caught, by the checker whose promise it breaks.
+"""The checkers are tested by agents that are wrong: each must be caught, by the checker whose promise it breaks.
 
 With another engine a seed is another run. So each mutant begins with the seed that has killed it last (`near.json`);
 `SOFTRUN_REWRITE=1 pytest tests/simulation/test_mutants.py` looks further, and writes them anew.
@@ -11,13 +11,15 @@ import json
 import os
 import runpy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from simulation.chaos import run_seed
 from simulation.checkers import BrokenPromiseError, all_checkers
-from simulation.mutants import MUTANTS, NEAR, RARE_MUTANTS, Mutant, Patch
+from simulation.mutants import those
+from simulation.mutants.mutant import NEAR, Mutant
 from softrun.agent.errors import SoftrunError
 
 SEEDS = 300
@@ -54,7 +56,7 @@ def write(mutant: Mutant, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", those("in a storm"), ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
     seed, promise = killer(mutant)
     assert promise, f"{mutant.name} lived through {SEEDS} seeds from {mutant.near} on"
@@ -63,17 +65,34 @@ def test_mutant_dies(mutant: Mutant) -> None:
         write(mutant, seed)
 
 
-@pytest.mark.parametrize("patches", RARE_MUTANTS, ids=lambda patches: patches.__name__)
-def test_mutant_that_seeds_seldom_show_dies_by_a_test(patches: Callable[[], list[Patch]]) -> None:
-    path, _, name = RARE_MUTANTS[patches].partition("::")
-    test = runpy.run_path(str(Path(__file__).parents[1] / "agent" / path))[name]
-    test()
-    with Mutant(patches.__name__, patches, ()).alive(), pytest.raises(AssertionError):
+def cases(path: str) -> list[Callable[[], None]]:
+    """The calls of a test in `tests/agent`, one for each of its parameters if it has one."""
+    file, _, name = path.partition("::")
+    test = runpy.run_path(str(Path(__file__).parents[1] / "agent" / file))[name]
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            return [partial(test, **{mark.args[0]: value}) for value in mark.args[1]]
+    return [test]
+
+
+def fails(test: Callable[[], None]) -> bool:
+    try:
         test()
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mutant", those("none"), ids=lambda mutant: mutant.name)
+def test_mutant_that_seeds_seldom_show_dies_by_a_test(mutant: Mutant) -> None:
+    for case in cases(mutant.test):
+        case()
+    with mutant.alive():
+        assert any(fails(case) for case in cases(mutant.test))
 
 
 def test_every_promise_has_a_mutant() -> None:
     """A checker that no mutant needs is not tested."""
     promises = {type(checker).__name__ for checker in all_checkers()} | {"Progress"}
-    needed = {promise for mutant in MUTANTS for promise in mutant.killers}
+    needed = {promise for mutant in those("in a storm") for promise in mutant.killers}
     assert promises == needed

@@ -15,7 +15,8 @@ import pytest
 from simulation.chaos import Life, Plan
 from simulation.checkers import BrokenPromiseError, Checker
 from simulation.cluster import Node
-from simulation.mutants import SPLIT_MUTANTS, Mutant
+from simulation.mutants import those
+from simulation.mutants.mutant import Mutant
 from softrun.agent.consensus.quorum import is_quorum
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -117,6 +118,6 @@ def test_two_jobs_of_one_name_become_one(chunk: int) -> None:
     assert were_two > SEEDS / 4, "hardly any was torn"
 
 
-@pytest.mark.parametrize("mutant", SPLIT_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", those("torn in two"), ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
     mutant.must_die(run, MOST)

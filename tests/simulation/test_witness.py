@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from simulation.chaos import Life, Plan
-from simulation.mutants import WITNESS_MUTANTS, Mutant
+from simulation.mutants import those
+from simulation.mutants.mutant import Mutant
 from simulation.witness import PLACE
 
 SEEDS = 32
@@ -46,6 +47,6 @@ def test_a_job_with_a_witness_that_is_torn_has_one_history_and_goes_on(chunk: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", WITNESS_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", those("with a witness"), ids=lambda mutant: mutant.name)
 def test_mutant_dies(mutant: Mutant) -> None:
     mutant.must_die(run, MOST)
