@@ -308,8 +308,11 @@ class Election:
                     pass
         return leaving or finished or (withdrawn if self._agrees else None)
 
-    def _is_led(self) -> bool:
-        """Whether the one that this agent follows has said lately that it leads, so none that refused does."""
+    def _is_led(self, leader: str) -> bool:
+        """Whether none that refused leads: for the leader has said lately that it does; or it is this agent, and waits
+        for nobody, who may report to one that refused."""
+        if leader == self._node:
+            return not self.leadership.waits_to_hear
         return self._now - self._led_at < self._liveness.tolerance_s
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
@@ -350,7 +353,7 @@ class Election:
         effects = self.tell(own)
         effects += self._hang_up_silent()
         leader = self.leader(record, own)
-        self._is_unled = leader is None or not (leader.node == self._node or self._is_led())
+        self._is_unled = leader is None or not self._is_led(leader.node)
         if self._is_unled and self._liveness.forgive_refusals(self._now):
             leader = self.leader(record, own)
         effects += self._follow(leader, own)

@@ -270,6 +270,11 @@ class Leader:
         """
         return round_ in self._made
 
+    @property
+    def waits_to_hear(self) -> bool:
+        """Whether this agent leads, and can decide nothing before a member has reported to it."""
+        return self.leading and bool(self._decision.unheard)
+
     def put_off(self, now: float) -> None:
         """The proposal cannot be decided now: with the next news, or after a while, there is another."""
         self._proposed = None

@@ -258,6 +258,35 @@ def test_one_that_has_refused_is_left_alone_while_the_next_leads() -> None:
         assert not dialled(agent.advance())
 
 
+def test_one_that_leads_since_the_first_refused_dials_it_again_while_the_others_do_not_report_to_it() -> None:
+    """A firewall may have refused for the first, and the others report to that. With leases in a store the silence of
+    the others proves nothing, so this agent would wait for them for good."""
+    agent = Agent(B)
+    agent.election.judge_by_leases()
+    agent.election.link_down("a", refused=True)
+    agent.advance()
+    agent.election.leadership.lend(Address("host-b", 5000))
+    agent.advance()
+    assert agent.election.leadership.waits_to_hear
+    agent.look(14.9)
+    assert not dialled(agent.advance())
+    agent.look(15.1)
+    assert min(at for at in agent.election.deadlines() if at is not None) <= 15.1, "it wakes up for it"
+    assert dialled(agent.advance()) == ["a"]
+
+
+def test_it_is_left_alone_while_the_others_report_to_the_next() -> None:
+    agent = Agent(B)
+    agent.election.judge_by_leases()
+    agent.election.link_down("a", refused=True)
+    agent.advance()
+    agent.election.leadership.lend(Address("host-b", 5000))
+    for _ in range(10):
+        agent.look(agent.now + 1.0)
+        agent.hear("c", ready(C))
+        assert not dialled(agent.advance())
+
+
 # --- nodes that were found
 
 

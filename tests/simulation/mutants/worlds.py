@@ -185,3 +185,8 @@ def lends_a_store_to_a_world_that_it_is_not_in() -> list[Patch]:
         (member_status, "goes_on", lambda *_: True),
         (Leader, "_by_a_member", lambda _self, _round, proposal: proposal),
     ]
+
+
+@mutant("Progress")
+def never_dials_anybody_again_who_refused() -> list[Patch]:
+    return [(Liveness, "forgive_refusals", lambda *_: False)]
