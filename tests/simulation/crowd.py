@@ -11,6 +11,7 @@ from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import Beat, JobSettings, Phase
+from softrun.agent.store.settings import RendezvousSettings
 from softrun.policies import load_policy
 from softrun.runtime.events import WorkerState
 
@@ -32,11 +33,15 @@ class Cost:
 
 
 class Crowd:
-    def __init__(self, nodes: int, lease_s: float | None = None, may_go: int = 3) -> None:
+    def __init__(self, nodes: int, lease_s: float | None = None, may_go: int = 3, like: int = 0) -> None:
+        """`like`: they beat as in a job of so many nodes; by default once a second."""
         self.cluster = Cluster(random.Random(nodes), lease_s=lease_s)
         self.cluster.listeners.append(self._count)
         self._job = JobSettings(nodes - may_go, nodes, "soft", "no-replace")
         self._nodes = nodes
+        settings = RendezvousSettings()
+        self._beat_s = settings.beat_interval_s(like) if like else 1.0
+        self._tolerance_s = self._beat_s * settings.keep_alive_max_attempt
         self._told: dict[str, int] = {}  # how many nodes there are in the world that it was told of
         self._clear()
 
@@ -44,13 +49,23 @@ class Crowd:
         """All agents start at once."""
         policy = load_policy("soft")
         for i in range(self._nodes):
-            config = EngineConfig(self._job, f"node-{i}", f"host-{i}", 7000, "trainer", 1, 0)
+            config = EngineConfig(
+                self._job,
+                f"node-{i}",
+                f"host-{i}",
+                7000,
+                "trainer",
+                1,
+                0,
+                beat_interval_s=self._beat_s,
+                beat_tolerance_s=self._tolerance_s,
+            )
             self.cluster.start(config, policy)
         return self._until_told()
 
-    def lose(self, node: Node) -> Cost:
-        """Its process dies."""
-        self.cluster.crash(node)
+    def lose(self, node: Node, silent: bool = False) -> Cost:
+        """Its process dies; if `silent`, its host is off."""
+        self.cluster.crash(node, silent=silent)
         return self._until_told()
 
     def dismiss(self, node: Node) -> Cost:

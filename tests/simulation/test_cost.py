@@ -57,6 +57,15 @@ def test_a_start_costs_a_few_operations_for_each_node_and_a_change_one_write(nod
         assert change.observations + then.observations <= 12 * nodes
 
 
+@pytest.mark.parametrize("whose", ["a follower's", "the leader's"])
+def test_a_silent_host_is_left_behind_within_ten_seconds_in_the_largest_job(whose: str) -> None:
+    crowd = Crowd(16, like=10_000)
+    crowd.start()
+    crowd.settle()
+    node = crowd.leader() if whose == "the leader's" else crowd.follower()
+    assert 5.0 < crowd.lose(node, silent=True).seconds < 10.0
+
+
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = []
