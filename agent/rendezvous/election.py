@@ -308,12 +308,19 @@ class Election:
                     pass
         return leaving or finished or (withdrawn if self._agrees else None)
 
-    def _is_led(self, leader: str) -> bool:
-        """Whether none that refused leads: for the leader has said lately that it does; or it is this agent, and waits
-        for nobody, who may report to one that refused."""
+    def _believes_refusals(self, leader: str) -> bool:
+        """Whether none that refused is to be dialled again, as `leader` leads, or it is not clear yet that it does not.
+
+        It leads if it has said so lately. While there is no word from it, it may turn out to be dead; if others were
+        dialled meanwhile it would be waited for anew each time. With leases in a store silence proves nothing, so that
+        is no reason to wait, and members that do not report to this agent may report to one that refused.
+        """
+        leased = self._liveness.leased
         if leader == self._node:
-            return not self.leadership.waits_to_hear
-        return self._now - self._led_at < self._liveness.tolerance_s
+            return not (leased and self.leadership.waits_to_hear)
+        if self._now - self._led_at < self._liveness.tolerance_s:
+            return True
+        return not leased and self._liveness.silent(leader, self._now)
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
@@ -353,7 +360,7 @@ class Election:
         effects = self.tell(own)
         effects += self._hang_up_silent()
         leader = self.leader(record, own)
-        self._is_unled = leader is None or not self._is_led(leader.node)
+        self._is_unled = leader is None or not self._believes_refusals(leader.node)
         if self._is_unled and self._liveness.forgive_refusals(self._now):
             leader = self.leader(record, own)
         effects += self._follow(leader, own)

@@ -77,8 +77,10 @@ class WorkerStores:
                 master_listen_fd=listener.detach(),
             )
         except Exception as error:
-            reason = str(error).splitlines()[0]
-            self._post(StoreLost(f"no store for the workers can be opened ({reason}): look at this machine's limits"))
+            reason, remedy = str(error).splitlines()[0], "look at this machine's limits"
+            if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+                remedy = f"give this host its address {self._bind} back, or start it with another --local_addr"
+            self._post(StoreLost(f"no store for the workers can be opened ({reason}): {remedy}"))
             return
         self._stores[store.port] = store
         if self._lead_to is not None:

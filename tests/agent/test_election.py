@@ -247,6 +247,19 @@ def test_one_that_has_refused_is_dialled_again_if_the_next_does_not_say_that_it_
     assert dialled(agent.advance()) == ["a"]
 
 
+def test_it_is_not_while_another_may_turn_out_to_be_dead() -> None:
+    """Each time that others are dialled meanwhile, this agent would wait for that one anew."""
+    agent = Agent(C)
+    agent.election.link_down("a", refused=True)
+    agent.look(10.5)
+    assert dialled(agent.advance()) == ["b"], "which never answers"
+    agent.look(15.2)
+    assert not dialled(agent.advance())
+    agent.look(15.6)
+    agent.advance()
+    assert agent.election.leadership.leading
+
+
 def test_one_that_has_refused_is_left_alone_while_the_next_leads() -> None:
     agent = Agent(C)
     agent.election.link_down("a", refused=True)
