@@ -204,7 +204,7 @@ class Leader:
         seals = decision.proposal is not None
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)
-        decision = self._with_verdicts(round_, decision, dead)
+        decision = self._with_verdicts(round_, decision, dead, now)
         self.again_at = decision.again_at
         self.expels_leavers = decision.expels_leavers
         if decision.asks_barrier:
@@ -231,7 +231,7 @@ class Leader:
             effects += self.propose(transitions.attest(round_, self._witness), now)
         return effects
 
-    def _with_verdicts(self, round_: Round, decision: Decision, dead: set[str]) -> Decision:
+    def _with_verdicts(self, round_: Round, decision: Decision, dead: set[str], now: float) -> Decision:
         """A record that ends a world takes in what was decided in it; until that is known, nothing is proposed."""
         proposal = decision.proposal
         if proposal is None or not promises.needed(round_, proposal, self.reports):
@@ -239,7 +239,8 @@ class Leader:
         proposal = replace(proposal, leave_after=0)  # nobody would coordinate the calls up to that step
         if round_.settings.durable:
             return replace(decision, proposal=proposal)  # nobody was told anything that the record does not know
-        self._owing = promises.owing(round_, self.reports, dead, self._node)
+        refused = {m.node for m in round_.members if self._liveness.only_refused(m.node, now)}
+        self._owing = promises.owing(round_, self.reports, dead, refused, self._node)
         self.asks_promise = round_.edition
         if self._owing:
             owing = decisions.named(sorted(self._owing))

@@ -162,6 +162,10 @@ class Liveness:
         """Return whether `node` is gone, refuses, or was watched and silent for the tolerance."""
         return self.gone(node) or node in self._refused or (not self.leased and self.missed(node, now))
 
+    def only_refused(self, node: str, now: float) -> bool:
+        """Return whether `node` counts as dead for no other reason than that its host refuses."""
+        return node in self._refused and not self.gone(node) and (self.leased or not self.missed(node, now))
+
     def missed(self, node: str, now: float) -> bool:
         """Return whether `node` was watched and silent for the tolerance."""
         missed_at = self.missed_at(node)

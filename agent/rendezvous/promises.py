@@ -3,7 +3,8 @@
 A verdict that some node has delivered, and the record does not know, would be a verdict for some and none for others.
 So whoever ends the world knows the last one. It does if it has made all of them itself; otherwise it asks all nodes
 that it hears, and each promises to deliver nothing more (`softrun.agent.live.live_calls`). Those that it does not hear
-are not in the next world, and what they go on to believe is void.
+are not in the next world, and what they go on to believe is void. But one that was only refused may deliver something
+yet: until it is missed as well, its lease may stand.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ def needed(round_: Round, proposal: Round, reports: dict[str, Report]) -> bool:
     return any(report.calls >= max(1, round_.number - 1) for report in reports.values())
 
 
-def owing(round_: Round, reports: dict[str, Report], dead: set[str], leader: str) -> set[str]:
-    """Return the nodes that have yet to promise. The leader must in any case; alone, if it has decided everything."""
+def owing(round_: Round, reports: dict[str, Report], dead: set[str], refused: set[str], leader: str) -> set[str]:
+    """Return the nodes that have yet to promise. The leader must in any case; alone, if it has decided everything.
+
+    `refused`: those of the dead of which nothing else is known.
+    """
     asked, own = {leader}, reports.get(leader)
     if own is None or own.decides < round_.number:
-        asked |= {m.node for m in round_.members if m.node in reports and m.node not in dead}
+        asked |= {m.node for m in round_.members if m.node in reports and m.node not in dead} | refused
     return {node for node in asked if not _has_promised(round_, reports.get(node))}
 
 

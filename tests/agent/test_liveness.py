@@ -76,6 +76,19 @@ def test_nor_is_it_once_others_have_taken_it_in_again() -> None:
     assert not liveness.gone("a")
 
 
+def test_what_is_known_of_one_beside_that_its_host_refuses() -> None:
+    liveness = fresh()
+    liveness.watch("a", 0.0)
+    assert not liveness.only_refused("a", 0.0)
+    liveness.mark_refused("a", 1.0)
+    assert liveness.only_refused("a", 4.9)
+    assert not liveness.only_refused("a", 5.0), "it is silent as well"
+    liveness.leased = True
+    assert liveness.only_refused("a", 5.0), "with leases in a store that proves nothing"
+    liveness.mark_gone("a")
+    assert not liveness.only_refused("a", 5.0)
+
+
 def test_release_forgets_the_living_and_remembers_the_dead() -> None:
     liveness = fresh()
     liveness.watch("dead", 0.0)

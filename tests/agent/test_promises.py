@@ -55,20 +55,29 @@ def test_where_nobody_calls_nothing_is_gathered() -> None:
 def test_who_has_decided_everything_promises_alone() -> None:
     told = reports()
     told["a"] = replace(told["a"], decides=4)
-    assert promises.owing(WORLD, told, set(), "a") == {"a"}
+    assert promises.owing(WORLD, told, set(), set(), "a") == {"a"}
     told["a"] = replace(told["a"], promised=WORLD.version)
-    assert promises.owing(WORLD, told, set(), "a") == set()
+    assert promises.owing(WORLD, told, set(), set(), "a") == set()
 
 
 def test_another_leader_asks_all_that_it_hears() -> None:
     told = reports()
     del told["a"]
     told["b"] = replace(told["b"], promised=WORLD.version)
-    assert promises.owing(WORLD, told, {"a"}, "b") == {"c"}
+    assert promises.owing(WORLD, told, {"a"}, set(), "b") == {"c"}
     told["c"] = replace(told["c"], promised=WORLD.version - 1)
-    assert promises.owing(WORLD, told, {"a"}, "b") == {"c"}, "that was another record"
+    assert promises.owing(WORLD, told, {"a"}, set(), "b") == {"c"}, "that was another record"
     told["c"] = replace(told["c"], ends=True)
-    assert promises.owing(WORLD, told, {"a"}, "b") == set(), "it delivers nothing more in any case"
+    assert promises.owing(WORLD, told, {"a"}, set(), "b") == set(), "it delivers nothing more in any case"
+
+
+def test_who_was_only_refused_is_waited_for() -> None:
+    """It may live, and deliver something while its lease stands."""
+    told = reports(promised=WORLD.version)
+    del told["a"]
+    assert promises.owing(WORLD, told, {"a"}, {"a"}, "b") == {"a"}
+    told["b"] = replace(told["b"], decides=4)
+    assert promises.owing(WORLD, told, {"a"}, {"a"}, "b") == set(), "only b has anything to deliver"
 
 
 def test_the_last_verdict_of_each_scope_counts() -> None:

@@ -227,7 +227,7 @@ class Storm:
                 self._do(self.agents[name], self.agents[name].calls.be_sure(0.0, 0.0))
             if self.heard:
                 dead = {m.node for m in self.world.members} - set(self.heard)
-                self.owing = sorted(promises.owing(self.world, reports, dead, self.heard[0]))
+                self.owing = sorted(promises.owing(self.world, reports, dead, set(), self.heard[0]))
                 self.rng.shuffle(self.owing)
             if not self.owing:
                 self._record()

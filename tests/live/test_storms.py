@@ -33,12 +33,12 @@ def test_what_workers_see_in_a_storm_is_right(chunk: int) -> None:
 
 def asks_nobody_to_promise() -> list[Patch]:
     """A leader dies after half of its broadcast, and nobody says what has arrived."""
-    return [(promises, "owing", lambda round_, reports, dead, leader: {leader})]
+    return [(promises, "owing", lambda round_, reports, dead, refused, leader: {leader})]
 
 
 def asks_not_even_itself() -> list[Patch]:
-    def owing(round_: Any, reports: Any, dead: Any, leader: str) -> set[str]:
-        asked = right(round_, reports, dead, leader)
+    def owing(round_: Any, reports: Any, dead: Any, refused: Any, leader: str) -> set[str]:
+        asked = right(round_, reports, dead, refused, leader)
         return asked - {leader} if asked != {leader} else set()
 
     right = promises.owing

@@ -32,6 +32,8 @@ class Halves(Checker):
 
     def __init__(self) -> None:
         self.halves: tuple[set[str], ...] = ()
+        self.name = ""  # of the job that is torn
+        self.has_third = False  # newcomers that found neither half have founded another job
         self.gave_up: set[str] = set()
         self.errors: list[tuple[str, str]] = []
         self._knew: dict[str, tuple[Round, set[str]]] = {}  # which of them, until they meet again
@@ -39,6 +41,7 @@ class Halves(Checker):
     def adopted(self, node: Node, round_: Round) -> None:
         if not self.gave_up:
             self._knew.setdefault(round_.name, (round_, set()))[1].add(node.name)
+        self.has_third |= self.name not in ("", round_.lineage, round_.split_from)
         if round_.phase is Phase.GIVEN_UP:
             self.gave_up.add(node.name)
 
@@ -83,6 +86,7 @@ def tear(life: Life, halves: Halves) -> None:
     at = draw.randrange(1, len(nodes))
     one, other = nodes[:at], nodes[at:]
     halves.halves = tuple({node.name for node in half} for half in (one, other))
+    halves.name = record.lineage
     words = {node: saw.Heard(node.name, node.engine.last_words_in_full) for node in nodes}
     life.cluster.network.split({node.name: int(node in one) for node in life.up()})
     for half, rest in ((one, other), (other, one)):
@@ -97,7 +101,7 @@ def run(seed: int) -> Halves:
     life.blocks = None  # what is decided in both halves is not the same, of course
     life.cluster.after(6.0, tear, life, halves)
     life.run()
-    if halves.gave_up:
+    if halves.gave_up and not halves.has_third:
         if halves.gave_up & halves.quorum:
             raise BrokenPromiseError("QuorumKept", f"the half that gives up was the quorum: {sorted(halves.gave_up)}")
         if not halves.errors and any(halves.gave_up & half for half in halves.halves):
