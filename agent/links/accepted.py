@@ -67,6 +67,13 @@ class Accepted:
         """Return all that are up."""
         return list(self._links.values())
 
+    def close(self, node: str) -> None:
+        """Close the link from `node`, if there is one. It learns of it, and dials again if it needs it."""
+        for links in (self._links, self._unused):
+            connection = links.pop(node, None)
+            if connection is not None:
+                connection.close()
+
     def _greeted(self, connection: Connection, accepting: Accepting) -> None:
         greeting = accepting.greeting
         assert greeting is not None

@@ -16,6 +16,7 @@ and those that are said to have ended. With a secret no stranger can be one.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from functools import partial
 
 from softrun.agent.errors import ProtocolError
@@ -92,10 +93,11 @@ class Probes:
 
 
 class Dialled:
-    """The dialler's end of links."""
+    """The dialler's end of links. `close_other` closes the link that a node has dialled to this agent, if it has."""
 
-    def __init__(self, wiring: Wiring, probes: Probes) -> None:
+    def __init__(self, wiring: Wiring, probes: Probes, close_other: Callable[[str], None]) -> None:
         self._wiring = wiring
+        self._close_other = close_other
         self._probes = probes
         self._links: dict[str, Connection] = {}
         self._replaced: dict[
@@ -133,7 +135,7 @@ class Dialled:
         unfinished = self._links.pop(node, None)
         self._drop_replaced(node)
         self._links[node] = connection
-        connection.on_line, connection.on_close = self._said, self._closed
+        connection.on_line, connection.on_close = self._said, self._found_closed
         if unfinished is not None:
             unfinished.close()
             self._wiring.observe(LinkUp(node))
@@ -175,6 +177,12 @@ class Dialled:
         else:
             refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(connection.address[0])
             self._wiring.observe(LinkDown(node, refused))
+
+    def _found_closed(self, connection: Connection, code: int) -> None:
+        """What was said on a link that was found may be lost, and its node, which has dialled one as well, would not
+        know: so that one is closed, too. The node dials again, and begins as with any new link."""
+        self._close_other(connection.node)
+        self._closed(connection, code)
 
     def _drop_replaced(self, node: str) -> None:
         before = self._replaced.pop(node, None)

@@ -74,7 +74,7 @@ class Links:
         self._probes = Probes(self._wiring)
         self._relays = Relays(selector, log, clock)
         self._strangers = Strangers(log, lambda: self._listeners.listen_again())
-        self._dialled = Dialled(self._wiring, self._probes)
+        self._dialled = Dialled(self._wiring, self._probes, close_other=lambda node: self._accepted.close(node))
         self._accepted = Accepted(self._wiring, self._probes, self._strangers, self._has_dialled)
         self._listeners = Listeners(
             selector,

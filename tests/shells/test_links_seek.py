@@ -232,6 +232,21 @@ def test_a_found_link_that_breaks_is_told_of(make: Callable[..., End], dies: boo
     until(a, b, see=LinkDown("a", refused=dies), at=b)
 
 
+def test_if_one_that_was_found_had_dialled_as_well_it_dials_again(make: Callable[..., End]) -> None:
+    """What was said on the link that breaks may be lost, and it would not know: it has another one, which has not."""
+    a, b = make("a"), make("b")
+    connect(b, a)
+    address = Address("127.0.0.1", b.links.port)
+    seek(a, address)
+    until(a, b, see=Found(address, "b"), at=a)
+    until_true(a, b, so=lambda: b.links._accepted.link("a"))
+    link = b.links._accepted.link("a")
+    assert link is not None
+    link.close()
+    until(a, b, see=LinkDown("b", refused=False), at=a)
+    until(a, b, see=LinkDown("a", refused=False), at=b)
+
+
 def test_who_has_a_link_already_keeps_it(make: Callable[..., End]) -> None:
     a, b = make("a"), make("b")
     endpoint = begin(a)

@@ -41,6 +41,7 @@ class Link:
     sent_until: dict[str, float] = field(default_factory=dict)  # by receiver: when the last thing sent will arrive
     held: list[tuple[Node, Callable[[], None]]] = field(default_factory=list)  # what the cut network keeps back
     severed: bool = False  # nothing arrives on it any more
+    found: bool = False
 
     def other(self, node: Node) -> Node:
         return self.target if node is self.dialer else self.dialer
@@ -194,7 +195,7 @@ class Network:
             self._cluster.after(seek.give_up_s, self._cluster.deliver, node, seen)
         else:
             if target is not node and target.name not in node.dialled and node.alive:
-                link = Link(node, target, up=True, ends={node.name, target.name})
+                link = Link(node, target, up=True, ends={node.name, target.name}, found=True)
                 node.dialled[target.name] = link
                 node.links[link] = target.links[link] = None
                 self._name(link, target)
@@ -286,6 +287,8 @@ class Network:
         """`node` learns that this link is no more."""
         if node.name not in link.ends or not node.alive:
             return
+        if link.found and link.dialer is node:
+            self._drop(node, node.inbound.get(link.target.name))  # what was said may be lost, and it is to know
         other = node.dialled.get(link.dialer.name)
         named = link.dialer is node or (node.inbound.get(link.dialer.name) is link and not (other and other.up))
         self._forget(node, link)

@@ -39,7 +39,7 @@ class Halves(Checker):
         self._knew: dict[str, tuple[Round, set[str]]] = {}  # which of them, until they meet again
 
     def adopted(self, node: Node, round_: Round) -> None:
-        if not self.gave_up:
+        if not self.gave_up and self.name in ("", round_.lineage):
             self._knew.setdefault(round_.name, (round_, set()))[1].add(node.name)
         self.has_third |= self.name not in ("", round_.lineage, round_.split_from)
         if round_.phase is Phase.GIVEN_UP:
