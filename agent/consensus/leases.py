@@ -9,7 +9,9 @@ not to call somebody dead, because to go on without an agent another one must fi
   lost or late only makes a lease shorter.
 - **Grant.** A follower grants its leader what it promises. A leader that was granted a lease by every other member
   leads alone until the first of these ends, and grants its followers what it promises, but no more than it has: until
-  then nobody leads but the leader, and the leader has not called them dead.
+  then nobody leads but the leader, and the leader has not called them dead. One that leads since the leader before it
+  has died passes on what that had granted it; but not if that only refused, since it may lead still, and have called
+  others dead.
 - **Decide.** A record is a lease for the leader that has proposed it, if all of its members that had a vote have
   accepted it: these have heard the leader then, those that join with it hear of it later, and nobody calls another dead
   sooner than its tolerance after that. One that has not accepted it may have called the leader dead long ago.
@@ -55,6 +57,7 @@ class Leases:
         self._leading: set[str] = set()  # have said last that they lead
         self._owed_to_leaders = -inf  # until when one of these that has died was promised something
         self._until = -inf
+        self._leads_until = -inf  # until when it leads alone, without what another leader had granted it
         self._members: tuple[str, ...] = ()
         self.left_behind_at: Callable[[str], float | None] = lambda _node: None
         """When this agent accepted a record that leaves this member behind; None: it has accepted none."""
@@ -71,15 +74,16 @@ class Leases:
         """Until when this agent has promised not to call `node` dead for being silent, to itself or to its leader."""
         return max(self._owed.get(node, -inf), self._owed_to_leaders)
 
-    def beat(self, to: str, now: float, *, leads: bool, follows: bool, asks: bool) -> Beat:
+    def beat(self, to: str, now: float, *, leads: bool, follows: bool, asks: bool, refused: bool = False) -> Beat:
         """Return the next beat for `to`, which this agent `follows` or not.
 
-        `leads`: this agent leads; `asks`: it asks for a beat in return.
+        `leads`: this agent leads; `asks`: it asks for a beat in return. `refused`: somebody who may lead has refused.
         """
         echo, heard_at = self._heard.get(to, (0.0, -inf))
         grant_s = self._promise_s() if (leads or follows) and self.left_behind_at(to) is None else 0.0
         if leads:
-            grant_s = max(0.0, min(grant_s, self.until - now))
+            until = min(self.until, self._leads_until) if refused else self.until
+            grant_s = max(0.0, min(grant_s, until - now))
         if grant_s:
             self._owed[to] = max(self._owed.get(to, -inf), heard_at + grant_s)
         return Beat(now, echo, grant_s, leads, asks)
@@ -111,21 +115,26 @@ class Leases:
         before, self._members, self._lacking = self._members, members, ""
         if not set(members) <= {*before, self._node}:
             self._until = min(self._until, since + self._tolerance_s * (1 - DRIFT))
+            self._leads_until = min(self._leads_until, self._until)
         if accepted_by_all:
-            self._until = max(self._until, since + self._tolerance_s * (1 - DRIFT))
+            self._leads_until = max(self._leads_until, since + self._tolerance_s * (1 - DRIFT))
+            self._until = max(self._until, self._leads_until)
         return now < self.until and not stood
 
     def lead(self, gone: Callable[[str], bool], now: float) -> bool:
         """This agent leads. Returns whether its lease stands and did not before. Call it at every beat."""
         stood = now < self.until
-        if self.until - now > self._promise_s() / 2 or self._lacks(self._lacking, gone, now):
+        if self.until == inf or self._leads_until - now > self._promise_s() / 2:
+            return False
+        if self._lacks(self._lacking, gone, now):
             return False
         self._lacking = next((node for node in self._members if self._lacks(node, gone, now)), "")
         if self._lacking:
             return False
         needed = (node for node in self._members if not self._is_excused(node, gone))
         until = min((self._granted[node] for node in needed), default=now + self._promise_s())
-        self._until = max(self._until, until)
+        self._leads_until = max(self._leads_until, until)
+        self._until = max(self._until, self._leads_until)
         return now < self.until and not stood
 
     def _lacks(self, node: str, gone: Callable[[str], bool], now: float) -> bool:

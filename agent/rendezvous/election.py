@@ -174,7 +174,8 @@ class Election:
     def _next_beat(self, node: str, asks: bool = False) -> Beat:
         ending = self._lease_ender is not None and self._lease_ender.is_ending(node)
         leads, follows = self.leadership.leading and not ending, node == self._following and not ending
-        return self.leases.beat(node, self._now, leads=leads, follows=follows, asks=asks)
+        refused = self._liveness.refusals_until is not None
+        return self.leases.beat(node, self._now, leads=leads, follows=follows, asks=asks, refused=refused)
 
     def link_up(self, node: str, own: Report) -> list[Effect]:
         """Note that the link dialled to `node` is up. Returns the first report on it."""

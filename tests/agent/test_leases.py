@@ -187,6 +187,24 @@ def test_a_leader_grants_no_more_than_it_has() -> None:
     assert leases_of().beat("b", 10.0, leads=True, follows=False, asks=False).grant_s == 0.0
 
 
+def test_what_the_last_leader_had_granted_it_passes_on_unless_that_only_refused() -> None:
+    """That one may lead still, and have called dead who follows this agent now."""
+    leases = leases_of("b")
+    leases.heard("a", granted(10.0, leads=True), 10.1)
+
+    def grant_s(refused: bool) -> float:
+        return leases.beat("c", 11.0, leads=True, follows=False, asks=False, refused=refused).grant_s
+
+    assert grant_s(refused=False) == pytest.approx(LEASE_S - 1.0)
+    assert grant_s(refused=True) == 0.0
+    for node in "ac":
+        leases.heard(node, granted(10.5), 10.9)
+    leases.lead(nobody, 10.9)
+    assert grant_s(refused=True) == pytest.approx(LEASE_S - 0.5), "its own, which all have granted it"
+    left_behind(leases, "b", 11.0)
+    assert grant_s(refused=True) == 0.0
+
+
 def test_nor_more_than_the_time_after_which_it_takes_one_for_dead() -> None:
     alone = leases_of(members="a")
     assert alone.until == inf
@@ -348,7 +366,16 @@ happens = st.tuples(st.sampled_from(["beats", "beats", "answers", "wakes"]), st.
 def test_nobody_is_dead_who_was_promised_more_time(
     interval_s: float, intervals: int, story: list[tuple[str, float, float]]
 ) -> None:
-    """However late beats came, and however long ago that was. Times are in intervals, or in seconds."""
+    """However late beats came, and however long ago that was."""
+    promises_hold(interval_s, intervals, story)
+
+
+def test_nor_who_was_promised_it_when_beats_came_late() -> None:
+    promises_hold(10.0, 2, [("beats", 0.0, 1.0), ("beats", 2.25, 1.0)])
+
+
+def promises_hold(interval_s: float, intervals: int, story: list[tuple[str, float, float]]) -> None:
+    """Times are in intervals, or in seconds."""
     tolerance_s, now, promised = intervals * interval_s, 1.0, -inf
     leases = Leases("a", tolerance_s, lambda: liveness.promise_s)
     liveness = Liveness(interval_s, tolerance_s, now, leases.owed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -31,15 +32,16 @@ class Halves(Checker):
     """Which of the two gives up, and what is said of it."""
 
     def __init__(self) -> None:
+        self.until = inf  # when the two can meet
         self.halves: tuple[set[str], ...] = ()
         self.name = ""  # of the job that is torn
         self.has_third = False  # newcomers that found neither half have founded another job
         self.gave_up: set[str] = set()
         self.errors: list[tuple[str, str]] = []
-        self._knew: dict[str, tuple[Round, set[str]]] = {}  # which of them, until they meet again
+        self._knew: dict[str, tuple[Round, set[str]]] = {}  # which of them
 
     def adopted(self, node: Node, round_: Round) -> None:
-        if not self.gave_up and self.name in ("", round_.lineage):
+        if self.cluster.now < self.until:
             self._knew.setdefault(round_.name, (round_, set()))[1].add(node.name)
         self.has_third |= self.name not in ("", round_.lineage, round_.split_from)
         if round_.phase is Phase.GIVEN_UP:
@@ -98,6 +100,7 @@ def tear(life: Life, halves: Halves) -> None:
 def run(seed: int) -> Halves:
     halves = Halves()
     life = Life(seed, [halves], change=torn)
+    halves.until = life.plan.break_s
     life.blocks = None  # what is decided in both halves is not the same, of course
     life.cluster.after(6.0, tear, life, halves)
     life.run()

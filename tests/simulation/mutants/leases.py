@@ -39,8 +39,8 @@ def takes_hearing_for_being_heard() -> list[Patch]:
 def grants_leases_without_having_one() -> list[Patch]:
     """A leader that others may have replaced tells its followers that nobody has."""
 
-    def wrong(self: Leases, to: str, now: float, *, leads: bool, follows: bool, asks: bool) -> Beat:
-        return replace(right(self, to, now, leads=False, follows=leads or follows, asks=asks), leads=leads)
+    def wrong(self: Leases, to: str, now: float, *, leads: bool, follows: bool, **rest: bool) -> Beat:
+        return replace(right(self, to, now, leads=False, follows=leads or follows, **rest), leads=leads)
 
     right = Leases.beat
     return [(Leases, "beat", wrong)]
@@ -166,7 +166,7 @@ def keeps_its_lease_when_others_join() -> list[Patch]:
     return [(Leases, "join", wrong)]
 
 
-@mutant(test="test_leases.py::test_nobody_is_dead_who_was_promised_more_time")
+@mutant(test="test_leases.py::test_nor_who_was_promised_it_when_beats_came_late")
 def calls_dead_whom_it_owes_time() -> list[Patch]:
     return [(Leases, "owed", lambda self, node: -inf)]
 
@@ -185,6 +185,15 @@ def has_a_lease_for_what_it_proposed() -> list[Patch]:
 
     right = Replica._adopt
     return [(Replica, "_adopt", wrong)]
+
+
+@mutant(test="test_leases.py::test_what_the_last_leader_had_granted_it_passes_on_unless_that_only_refused")
+def passes_on_the_lease_of_one_that_refused() -> list[Patch]:
+    def wrong(self: Leases, *rest: Any, refused: bool = False, **named: Any) -> Beat:
+        return right(self, *rest, **named)
+
+    right = Leases.beat
+    return [(Leases, "beat", wrong)]
 
 
 @mutant(test="test_leases.py::test_one_that_died_later_is_not")
