@@ -103,7 +103,8 @@ class SoftSparesTheHealthy(Checker):
                 if leave_at > 0.0 or self.cluster.store.lease_s == 0.0:  # it was without a lease already
                     lapsed_at = max(leave_at, node.clock(grounds.told_at))
                     waited_s = max(waited_s, node.clock(self.cluster.now) - lapsed_at)
-                waited = waited_s >= node.config.join_timeout_s - 1e-6
+                # One that has no job any more counts from when it had it last, at its last look.
+                waited = waited_s >= node.config.join_timeout_s - node.config.beat_interval_s
                 # Only option 1 stops the others for the failure of one, unless it was the last that was allowed.
                 stays = self.cluster.store.in_doubt(node.name) and any(p.applied < len(p.tells) for p in node.running)
                 stays |= node.woke == self.cluster.now  # what it was told meanwhile lies behind what it finds overdue
