@@ -151,6 +151,26 @@ def test_those_who_go_on_without_the_leader_seal_their_world_themselves() -> Non
     assert leadership._by_a_member(sealed(A), after).stepless == 3
 
 
+def test_one_that_only_refuses_may_deliver_a_verdict_until_it_is_missed_as_well() -> None:
+    """A firewall may refuse for the coordinator of calls, whose lease still stands."""
+    world, liveness = sealed(A, B, C), Liveness(1.0, TOLERANCE_S, 0.0)
+    leadership = Leader("b", liveness, LeaderTimeouts(0.3, 0.5), retry_s=1.0)
+    leadership.lend(STORE)
+    for own in (B, C):
+        leadership.hear(ready(own, calls=1, promised=world.edition))
+    liveness.mark_refused("a", 0.0)
+    now, proposals = 0.0, _proposals(leadership.lead(world, 0.0))
+    assert leadership.asks_promise == world.edition, "the world is to end"
+    while not proposals and now < 2 * TOLERANCE_S:
+        now += 0.5
+        liveness.look(now)
+        liveness.heard("c", now)
+        proposals = _proposals(leadership.lead(world, now))
+    (proposal,) = proposals
+    assert [m.node for m in proposal.round.members] == ["b", "c"]
+    assert now == TOLERANCE_S
+
+
 def test_absent_are_members_that_are_not_heard_and_may_live() -> None:
     liveness = Liveness(1.0, TOLERANCE_S, 0.0)
     leadership = Leader("a", liveness, LeaderTimeouts(last_call_s=0.3, broken_s=0.5), retry_s=1.0)

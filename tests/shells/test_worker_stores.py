@@ -58,6 +58,7 @@ def test_one_that_never_has_its_address_again_ends_with_one_line(monkeypatch: py
     lost = seen.get(timeout=PATIENCE_S)
     assert isinstance(lost, StoreLost)
     assert "Cannot assign requested address" in lost.reason
+    assert f"give this host its address {NO_ADDRESS} back" in lost.reason
     stores.close_all()
 
 

@@ -196,6 +196,11 @@ def passes_on_the_lease_of_one_that_refused() -> list[Patch]:
     return [(Leases, "beat", wrong)]
 
 
+@mutant(test="test_leader.py::test_one_that_only_refuses_may_deliver_a_verdict_until_it_is_missed_as_well")
+def takes_a_refusal_for_the_end_of_a_lease() -> list[Patch]:
+    return [(Liveness, "only_refused", lambda *_: False)]
+
+
 @mutant(test="test_leases.py::test_one_that_died_later_is_not")
 def excuses_whoever_is_dead() -> list[Patch]:
     """Also who died after this agent's lease had ended, and so may have left it behind before."""
