@@ -224,7 +224,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         named = backend.named_store is not None
         least = params.max_nodes if named else params.min_nodes  # a user who names places means all of them
         beat_s = settings.beat_interval_s(params.max_nodes)
-        tolerance_s = beat_s * settings.keep_alive_max_attempt
+        tolerance_s = settings.tolerance_s(params.max_nodes)
         config = EngineConfig(
             job=JobSettings(
                 least,

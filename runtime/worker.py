@@ -327,6 +327,8 @@ class _Worker:
             self.leave_here(self._completed)
         if self._round == 0 and self._status.applied < event.sequence and self.inbox.claim():
             self._tell(ready=True, applied=event.sequence)
+        if event is self._lapse and self._status.broken_round != event.round:
+            self._tell(broken_round=event.round)  # its agent may not have missed it
         return event
 
     def join(self, after_round: int) -> WorkerEvent:
@@ -390,7 +392,7 @@ class _Worker:
     def _works(self, event: WorkerEvent) -> bool:
         """Whether the trainer is in a world, and was not told to leave it at once."""
         healthy = event.worker_state is WorkerState.HEALTHY
-        return event.round == self._round and (healthy or event.leave_after is not None)
+        return (healthy and event.round == self._round) or self._comes_later(event)
 
     def _each_beat(self) -> None:
         """In the thread that shows the progress."""

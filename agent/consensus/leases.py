@@ -34,6 +34,8 @@ from softrun.agent.protocol.model import Beat
 
 DRIFT = 0.01
 """How much faster than this agent's clock another one may run. Leases are shorter by that."""
+RENEWALS = 40
+"""So often in a tolerance at most a leader looks at what its followers have granted it, of which there may be many."""
 MOST_TOLERANCES = 2
 """Nobody promises for longer than so many tolerances (`Liveness.promise_s`): more is not believed."""
 
@@ -58,6 +60,7 @@ class Leases:
         self._owed_to_leaders = -inf  # until when one of these that has died was promised something
         self._until = -inf
         self._leads_until = -inf  # until when it leads alone, without what another leader had granted it
+        self._renewed_at = -inf
         self._members: tuple[str, ...] = ()
         self.left_behind_at: Callable[[str], float | None] = lambda _node: None
         """When this agent accepted a record that leaves this member behind; None: it has accepted none."""
@@ -124,13 +127,14 @@ class Leases:
     def lead(self, gone: Callable[[str], bool], now: float) -> bool:
         """This agent leads. Returns whether its lease stands and did not before. Call it at every beat."""
         stood = now < self.until
-        if self.until == inf or self._leads_until - now > self._promise_s() / 2:
+        if self.until == inf or (now < self._leads_until and now < self._renewed_at + self._tolerance_s / RENEWALS):
             return False
         if self._lacks(self._lacking, gone, now):
             return False
         self._lacking = next((node for node in self._members if self._lacks(node, gone, now)), "")
         if self._lacking:
             return False
+        self._renewed_at = now
         needed = (node for node in self._members if not self._is_excused(node, gone))
         until = min((self._granted[node] for node in needed), default=now + self._promise_s())
         self._leads_until = max(self._leads_until, until)

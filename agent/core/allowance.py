@@ -32,21 +32,19 @@ class Allowance:
     But for a store with leases, where a node that waits for a place gets that of one whose lease has expired.
     """
 
-    def __init__(self, shared: bool, interval_s: float, tolerance_s: float) -> None:
+    def __init__(self, shared: bool, tolerance_s: float) -> None:
         self._shared = shared
-        self._interval_s = interval_s
         self._tolerance_s = tolerance_s
         self._allowed = NO_BOUND
 
     def advance(self, until: float, lease: LeaseClock, entered_at: float | None = None) -> list[Allow]:
-        """Return the new allowance, if it is time for one. `until`: when the leases granted by other agents end.
+        """Return the new allowance, if there is one. `until`: when the leases granted by other agents end.
 
         `entered_at`: when this node entered its world, if it has one whose other agents grant leases.
         """
         wanted = self._wanted(until, lease, entered_at)
-        moved = wanted.hold_at - self._allowed.hold_at
-        if wanted == self._allowed or (self._allowed != NO_BOUND and 0 < moved < self._interval_s / 2):
-            return []  # the next beat is soon enough
+        if wanted == self._allowed:
+            return []
         self._allowed = wanted
         return [wanted]
 

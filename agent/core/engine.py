@@ -122,7 +122,7 @@ class Engine:
             self._election.leadership,
             self._effects,
         )
-        self._allowance = Allowance(config.job.max_nodes > 1, config.beat_interval_s, config.beat_tolerance_s)
+        self._allowance = Allowance(config.job.max_nodes > 1, config.beat_tolerance_s)
         self._shared = SharedRecord(config, self._standing, self._stages, self._election, self._effects, now)
 
     # --- the interface

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25
 MANY_NODES = 128  # from then on the beats are slower: the leader hears and answers each
+LEAST_BEATS = 5  # in a tolerance: what agents promise each other with one is good for three
 SLOWEST_BEAT_S = 1.8  # so a silent host is left behind within ten seconds, however many there are
 PASSWORD_VARIABLE = "SOFTRUN_ETCD_PASSWORD"
 TOKEN_VARIABLE = "SOFTRUN_TOKEN_FILE"
@@ -76,6 +77,13 @@ class RendezvousSettings(BaseModel):
 
     def beat_interval_s(self, nodes: int) -> float:
         """The time between two beats in a job of up to so many nodes."""
+        return min(self._interval_s(nodes), self.tolerance_s(nodes) / LEAST_BEATS)
+
+    def tolerance_s(self, nodes: int) -> float:
+        """After how long a silent node is dead in a job of up to so many."""
+        return self._interval_s(nodes) * self.keep_alive_max_attempt
+
+    def _interval_s(self, nodes: int) -> float:
         return self.keep_alive_interval or min(BEAT_S * max(1.0, nodes / MANY_NODES), SLOWEST_BEAT_S)
 
     @classmethod

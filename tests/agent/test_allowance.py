@@ -23,7 +23,7 @@ NOBODY_LEASES = LeaseClock()
 
 
 def an_allowance(*, shared: bool = True) -> Allowance:
-    return Allowance(shared, interval_s=1.0, tolerance_s=4.0)
+    return Allowance(shared, tolerance_s=4.0)
 
 
 def test_a_job_of_one_node_has_no_bound() -> None:
@@ -44,12 +44,11 @@ def test_it_ends_when_the_leases_of_the_others_end() -> None:
     assert allowed.hold_at < allowed.leave_at <= 9.0
 
 
-def test_it_is_moved_at_every_beat_and_not_more_often() -> None:
+def test_it_is_moved_with_the_lease_and_not_more_often() -> None:
     allowance = an_allowance()
     assert allowance.advance(14.0, NOBODY_LEASES)
     assert allowance.advance(14.0, NOBODY_LEASES) == []
-    assert allowance.advance(14.4, NOBODY_LEASES) == [], "the next beat is soon enough"
-    assert allowance.advance(14.5, NOBODY_LEASES) == [Allow(13.5, 14.5)]
+    assert allowance.advance(14.125, NOBODY_LEASES) == [Allow(13.125, 14.125)]
 
 
 def test_without_any_lease_nobody_counts_on_this_node_and_nothing_is_changed() -> None:

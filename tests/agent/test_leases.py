@@ -158,8 +158,21 @@ def test_it_ends_with_the_first_of_theirs() -> None:
     leases.lead(nobody, 14.1)
     assert leases.until == pytest.approx(10.0 + LEASE_S), "b has not granted another"
     leases.heard("b", granted(14.0), 14.1)
-    leases.lead(nobody, 14.1)
+    leases.lead(nobody, 14.3)
     assert leases.until == pytest.approx(14.0 + LEASE_S)
+
+
+def test_it_is_renewed_while_it_stands_but_not_at_every_beat() -> None:
+    """There are as many beats as members, and each is looked at."""
+    leases = leases_of()
+    for node in "bc":
+        leases.heard(node, granted(10.0), 10.1)
+    leases.lead(nobody, 10.1)
+    for at in (10.11, 10.4):
+        for node in "bc":
+            leases.heard(node, granted(at), at)
+        leases.lead(nobody, at)
+        assert leases.until == pytest.approx((10.0 if at == 10.11 else at) + LEASE_S)
 
 
 def test_one_that_has_ended_counts_no_more() -> None:

@@ -46,6 +46,18 @@ get_worker_info()
 print("goes on in", get_worker_event().round)
 """
 
+POLLS = """
+import time
+from softrun.runtime import get_worker_event, get_worker_info
+round_ = get_worker_info() and get_worker_event().round
+print("polls in", round_)
+while get_worker_event().worker_state.value == "HEALTHY":
+    pass
+while get_worker_event().worker_state.value == "PAUSED":
+    time.sleep(0.001)
+print("goes on in", get_worker_event().round)
+"""
+
 
 def silence(workers: list[Worker], leave_in_s: float = 0.0) -> None:
     """The agent's last word was a while ago."""
@@ -160,3 +172,31 @@ def test_who_looks_at_the_event_waits_and_is_paused(agent: FakeAgent) -> None:
     worker.says("paused")
     worker.says("goes on in 1")
     assert worker.ends() == 0, "it has used no group, so its world is as good as before"
+
+
+def test_who_polls_the_event_for_another_world_gets_one(agent: FakeAgent) -> None:
+    """Its agent was only late, so nobody else would make one."""
+    worker = agent.start(POLLS)
+    agent.form([worker])
+    worker.says("polls in 1")
+    silence_until_it_leaves(worker)
+    speak([worker])
+    wait_until(lambda: (status := worker.writer.read_status()) and status.broken_round == 1, "it asks")
+    agent.form([worker])
+    worker.says("goes on in 2")
+    assert worker.ends() == 0
+
+
+def test_it_waits_in_the_last_steps_of_a_world_too(agent: FakeAgent) -> None:
+    """The next world is agreed on, and begins after a step that this worker has not come to yet."""
+    worker = agent.start(COUNTS)
+    agent.form([worker])
+    wait_until(lambda: worker.step > 20, "steps")
+    silence([worker], leave_in_s=LONG_S)
+    time.sleep(0.05)
+    last = worker.step
+    agent.form([worker], leave_after=last + 1000)
+    time.sleep(0.05)
+    assert worker.step == last
+    speak([worker])
+    worker.says("in world 2")

@@ -31,6 +31,7 @@ from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Effect, Outcome
 from softrun.agent.protocol.model import Address, JobSettings, NodeIntent, Phase, Round
+from softrun.agent.store.settings import LEAST_BEATS
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import ProgressLimits, WorkerState
 from softrun.testing import check
@@ -101,7 +102,7 @@ def plan(seed: int, rng: random.Random) -> Plan:
     most = rng.choice((least, nodes, nodes, nodes + 1, max(least, nodes - 1)))
     policy, failure = rng.choice(POLICIES)
     interval_s = rng.choice((0.25, 0.5, 1.0))
-    tolerance_s = interval_s * rng.choice((3, 5))
+    tolerance_s = interval_s * rng.choice((LEAST_BEATS, 2 * LEAST_BEATS))
     kinds = sorted(FAULTS)
     lease_s = rng.choice((None, None, 2.0, 5.0))
     witness = PLACE if seed % 4 == 3 and seed % 5 and lease_s is None and most > 1 else None
@@ -138,14 +139,14 @@ def _amid_adversity(drawn: Plan) -> Plan:
     """Of three nodes or more, whose network and clocks are adverse at all times, and nothing else is: what hides behind
     faults shows here, such as leases that are too long."""
     job = replace(drawn.job, min_nodes=1, max_nodes=max(3, drawn.job.max_nodes))
-    drawn = replace(drawn, job=job, nodes=max(3, drawn.nodes), interval_s=0.25, tolerance_s=0.75)
+    drawn = replace(drawn, job=job, nodes=max(3, drawn.nodes), interval_s=0.15, tolerance_s=0.75)
     return replace(drawn, faults=(), is_adverse=True)
 
 
 def _with_patience(drawn: Plan) -> Plan:
     """Nobody is dead before long: as far as a user may set it."""
     tolerance_s = LONG_TOLERANCES_S[drawn.seed // 36 % len(LONG_TOLERANCES_S)]
-    drawn = replace(drawn, interval_s=tolerance_s / 5, tolerance_s=tolerance_s, break_s=2 * tolerance_s)
+    drawn = replace(drawn, interval_s=tolerance_s / LEAST_BEATS, tolerance_s=tolerance_s, break_s=2 * tolerance_s)
     return replace(drawn, join_timeout_s=max(drawn.join_timeout_s, 6 * tolerance_s))
 
 

@@ -87,6 +87,7 @@ class Node:
     asked: dict[tuple[int, Ballot], Round] = field(default_factory=dict)  # what it has asked the others to accept
     allowed: do.Allow | None = None
     """How long its workers may go on, by its own clock."""
+    watches_time: bool = False
     tick_at: float | None = None
     ticks: int = 0
     processes: dict[int, Process] = field(default_factory=dict)  # the last of each local rank
@@ -104,8 +105,18 @@ class Node:
         return (at - self.offset) / self.rate
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether its machine is, with the agent and its workers."""
+        return self.stalled and self.dark
+
+    @property
     def running(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive]
+
+    def holds(self, now: float) -> bool:
+        """Whether its workers complete no further step, `now` by the cluster's clock."""
+        heeds = self.allowed is not None and not self.never_asks
+        return heeds and 0.0 < self.allowed.hold_at <= self.clock(now)
 
     def holds_workers(self, now: float) -> bool:
         """Whether its workers have stopped by themselves, `now` by the cluster's clock."""
@@ -320,6 +331,7 @@ class Cluster:
     def wake(self, node: Node) -> None:
         node.stalled, node.woke = False, self.now
         node.dark = node.dark and not node.alive
+        self._watch_time(node)
         while node.backlog and node.alive and not node.stalled:
             node.backlog.popleft()()
 
@@ -388,11 +400,30 @@ class Cluster:
                 node.processes[local_rank].shown |= node.processes[local_rank].launch == launch
             case do.Allow():
                 node.allowed = effect
+                self.workers.allow(node)
+                self._watch_time(node)
             case do.Answered(callers, reply):
                 for local_rank, launch, number in callers if self.blocks is not None else ():
                     self.blocks.replied(node, local_rank, launch, number, reply)
             case do.Note():
                 pass
+
+    def _watch_time(self, node: Node) -> None:
+        """Have its workers notice when their time is over."""
+        if node.allowed is None or node.never_asks or node.watches_time or node.allowed.leave_at <= 0.0:
+            return
+        node.watches_time = True
+        over_s = max(0.0, node.true_time(node.allowed.leave_at) - self.now)
+        self.after(over_s + TIMER_LATE_S, self._time_is_over, node)
+
+    def _time_is_over(self, node: Node) -> None:
+        node.watches_time = False
+        if node.is_suspended:
+            return  # they notice when it wakes
+        if node.holds_workers(self.now):
+            self.workers.lapse(node)
+        else:
+            self._watch_time(node)
 
     def _store_opened(self, node: Node) -> None:
         if node.alive:

@@ -41,7 +41,7 @@ class Crowd:
         self._nodes = nodes
         settings = RendezvousSettings()
         self._beat_s = settings.beat_interval_s(like) if like else 1.0
-        self._tolerance_s = self._beat_s * settings.keep_alive_max_attempt
+        self._tolerance_s = settings.tolerance_s(like) if like else 5.0
         self._told: dict[str, int] = {}  # how many nodes there are in the world that it was told of
         self._clear()
 

@@ -42,7 +42,7 @@ class Steps:
 
     def look(self, process: Process) -> None:
         """It looks at what it was told last, and begins the next step if it may. What it has begun it also ends."""
-        if not process.at:
+        if not process.at or process.node.holds(self._cluster.now):
             return
         stays = process.last.round == process.at and process.last.state is WorkerState.HEALTHY
         bound = process.last.stop_after if stays else process.last.leave_after

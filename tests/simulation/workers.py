@@ -4,6 +4,9 @@ They run until they are told to exit, fail, or are signalled; some ignore SIGTER
 one is felt by the others of its world, who report a broken world or fail themselves. Where one hangs, all of its world
 wait for it, those too who come to a world in which it has a place. Who waits gets out of that when it is told to leave;
 some need a while.
+
+They go on for as long as their agent allows: one that has come to a world enters it only then, and one whose time is
+over leaves its world by itself, and says that it is broken.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ class Process:
     stuck_since: float | None = None  # it makes no progress until it is told to leave its world
     out_at: float | None = None  # when it will have got out of that
     ready_s: float = 0.0  # how long its imports take
+    held: bool = False  # it has come to its world, and waits for time
+    inside: int = 0  # the world that it has entered
+    lapsed: int = 0  # the one that it has left unasked, when its time was over
     at: int = 0  # the world that it is in, if it counts steps
     step: int | None = None  # the last that it has completed there
     begun: int = 0  # the one that it is in, or has completed
@@ -106,7 +112,8 @@ class Process:
         return self.last.state is WorkerState.PAUSED and self.applied == len(self.tells)
 
     def works_in(self, number: int) -> bool:
-        return self.alive and self.last.state is WorkerState.HEALTHY and self.last.round == number
+        told = self.last.state is WorkerState.HEALTHY and self.last.round == number
+        return self.alive and told and self.lapsed != number
 
 
 class Workers:
@@ -186,8 +193,6 @@ class Workers:
             if (process.at and process.at != process.last.round) or process.last.state is WorkerState.PAUSED:
                 self._leave(process)
             process.applied = max(process.applied, tells)
-            if process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells):
-                self._steps.enter(process)
             said = {"called": process.last.round} if self._cluster.habits.in_calls else {}
             said |= {"heeds": self._cluster.habits.heeds, "limits": self._cluster.habits.limits}
             if process.saves not in (0, process.last.round):
@@ -195,11 +200,61 @@ class Workers:
             if not process.saves:
                 said |= {"left": False, "ends": False}
             self.say(process, ready=True, applied=process.applied, **said)
-            here = tells == len(process.tells) and process.last.state is WorkerState.HEALTHY
-            if here and process.status.worked != process.last.round:
-                self._build(process, process.last.round)
-            if here and self._any_hung and any(peer.hung_since is not None for peer in self.world(process.last.round)):
-                process.stuck_since = self._cluster.now
+            if tells == len(process.tells) and process.last.state is WorkerState.HEALTHY:
+                self._enter(process)
+
+    def _enter(self, process: Process) -> None:
+        """It has come to a world, and enters it as soon as it may."""
+        number = process.last.round
+        process.held = process.node.holds(self._cluster.now)
+        if process.held or process.lapsed == number:
+            return
+        process.inside = number
+        self._steps.enter(process)
+        if process.status.worked != number:
+            self._build(process, number)
+        if self._any_hung and any(peer.hung_since is not None for peer in self.world(number)):
+            process.stuck_since = self._cluster.now
+
+    def allow(self, node: Node) -> None:
+        """Its workers were given time, or some was taken away."""
+        if node.holds(self._cluster.now):
+            return
+        for process in node.running:
+            if process.held and process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells):
+                self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), self._given_time, process)
+            self._steps.look(process)
+
+    def _given_time(self, process: Process) -> None:
+        obeyed = process.last.state is WorkerState.HEALTHY and process.applied == len(process.tells)
+        if process.alive and process.held and obeyed and process.hung_since is None:
+            self._enter(process)
+
+    def lapse(self, node: Node) -> None:
+        """The time of its workers is over: those that are in a world leave it."""
+        for process in node.running:
+            number = process.inside
+            if not number or not self._stays(process) or process.hung_since is not None or process.leaving:
+                continue
+            process.lapsed, process.inside, process.at = number, 0, 0
+            process.stuck_since, process.builds = None, False
+            out_s = self._cluster.draw(self._cluster.timing.worker_seen)
+            self._cluster.after(out_s, self._say_lapsed, process, number, len(process.tells))
+
+    @staticmethod
+    def _stays(process: Process) -> bool:
+        told = process.last
+        is_here = told.state is WorkerState.HEALTHY and told.round == process.inside
+        return is_here or told.leave_after is not None
+
+    def _say_lapsed(self, process: Process, number: int, tells: int) -> None:
+        if not process.alive or process.hung_since is not None or tells != len(process.tells):
+            return
+        if process.last.round == number:
+            process.applied = tells
+            self.say(process, ready=True, applied=tells, broken_round=number)
+        else:
+            self._obey(process, tells)
 
     def _build(self, process: Process, number: int) -> None:
         """It has come to a world."""
@@ -271,7 +326,7 @@ class Workers:
         if process.at and process.last.leave_after is not None:
             for watcher in self._cluster.watchers:
                 watcher.left(process, process.last.leave_after)
-        process.at = 0
+        process.at = process.inside = 0
 
     def look_at_step(self, node: Node, local_rank: int, launch: int) -> None:
         process = node.processes[local_rank]

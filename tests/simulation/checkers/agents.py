@@ -22,8 +22,16 @@ class NobodyMeetsTheReplaced(Checker):
     If hosts refused links to it shortly before, it may have been given up before its lease was over: they have stopped
     when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. But for
     a node that has founded another job meanwhile. And but for one that came to know late of the world that it is in,
-    and has no lease there yet: its workers complete no step.
+    and has no lease there yet: its workers complete no step. Those of a host that was suspended have stopped when it
+    wakes.
     """
+
+    def __init__(self) -> None:
+        self._asleep: dict[str, tuple[Round, Round]] = {}  # what was made without a node whose host was suspended
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        if node.name in self._asleep:
+            self._has_stopped(node, *self._asleep.pop(node.name))
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if before is None:
@@ -35,6 +43,8 @@ class NobodyMeetsTheReplaced(Checker):
             works = [p for p in node.running if p.works_in(before.number) or (p.entered and p.applied < len(p.tells))]
             if node.allowed is not None and node.allowed.hold_at == PAST and not node.never_asks:
                 continue
+            if works and node.is_suspended:
+                self._asleep[name] = before, after
             stops_at = node.true_time(node.allowed.leave_at) if node.allowed is not None else 0.0
             was_refused = self.cluster.network.has_refused(node, FORGIVEN * node.config.beat_tolerance_s)
             if works and was_refused and stops_at > self.cluster.now:

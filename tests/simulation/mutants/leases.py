@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -11,7 +12,7 @@ from simulation.mutants.mutant import Patch, mutant
 from softrun.agent.consensus import leases
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Replica
-from softrun.agent.core.allowance import NO_BOUND, PAST, Allowance
+from softrun.agent.core.allowance import NO_BOUND, Allowance
 from softrun.agent.core.engine import Engine
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
@@ -19,6 +20,7 @@ from softrun.agent.protocol.model import (
     Member,
     Round,
 )
+from softrun.agent.rendezvous.election import Election
 from softrun.agent.rendezvous.lease_clock import LeaseClock
 from softrun.agent.rendezvous.lease_ender import LeaseEnder
 from softrun.agent.rendezvous.liveness import Liveness
@@ -46,13 +48,11 @@ def grants_leases_without_having_one() -> list[Patch]:
     return [(Leases, "beat", wrong)]
 
 
-@mutant("NobodyMeetsTheReplaced")
+@mutant("NobodyMeetsTheReplaced", job="with several endpoints")
 def its_clock_stops_while_its_host_sleeps() -> list[Patch]:
     def wake(self: Cluster, node: Node) -> None:
-        slept_s = (self.now - node.stalled_at) * node.rate if node.stalled else 0.0
-        node.offset -= slept_s
-        if node.allowed is not None and node.allowed != NO_BOUND:  # its workers' clock has gone on
-            node.allowed = do.Allow(node.allowed.hold_at - slept_s, max(node.allowed.leave_at - slept_s, PAST))
+        if node.is_suspended:
+            node.offset -= (self.now - node.stalled_at) * node.rate
         before(self, node)
 
     before = Cluster.wake
@@ -216,3 +216,43 @@ def leads_by_the_leases_that_it_has() -> list[Patch]:
 def grants_time_to_whom_it_leaves_behind() -> list[Patch]:
     """A lease is granted while a record is under way that leaves its holder behind."""
     return [(Replica, "left_behind_at", lambda _self, _node: None)]
+
+
+@mutant(test="test_leases.py::test_it_is_renewed_while_it_stands_but_not_at_every_beat")
+def renews_its_lease_when_half_of_it_is_over() -> list[Patch]:
+    """So its followers' are as short."""
+
+    def lead(self: Leases, gone: Callable[[str], bool], now: float) -> bool:
+        return self._leads_until - now <= self._promise_s() / 2 and right(self, gone, now)
+
+    right = Leases.lead
+    return [(Leases, "lead", lead)]
+
+
+@mutant("NobodyWaits", job="where nothing happens")
+def gives_its_workers_no_time_unless_it_is_half_a_beat_more() -> list[Patch]:
+    def advance(self: Allowance, until: float, lease: LeaseClock, entered_at: float | None = None) -> list[do.Allow]:
+        before = self._allowed
+        effects = right(self, until, lease, entered_at)
+        if effects and before != NO_BOUND and 0 < effects[0].hold_at - before.hold_at < self._tolerance_s / 10:
+            self._allowed = before
+            return []
+        return effects
+
+    right = Allowance.advance
+    return [(Allowance, "advance", advance)]
+
+
+@mutant("NobodyWaits", job="where nothing happens")
+def beats_no_more_often_than_a_node_may_be_silent() -> list[Patch]:
+    """Three beats in a tolerance, as many as torch's own setting has."""
+
+    def later(self: Election) -> list[do.Effect]:
+        beat_at = self._beat_at
+        effects = right(self)
+        if self._beat_at != beat_at:
+            self._beat_at += self._interval_s * 2 / 3
+        return effects
+
+    right = Election._beat
+    return [(Election, "_beat", later)]

@@ -21,6 +21,7 @@ Job = Literal[
     "agreed on",
     "agreed on with witnesses",
     "of four",
+    "where nothing happens",
     "none",
 ]
 NEAR = Path(__file__).with_name("near.json")

@@ -153,7 +153,7 @@ def begins_what_is_done_again() -> list[Patch]:
     ]
 
 
-@mutant("Progress")
+@mutant(test="test_decisions.py::test_one_that_exits_before_it_asks_is_missed_where_others_ask")
 def misses_nobody_who_never_asked() -> list[Patch]:
     def wrong(round_: Round, reports: dict[str, Report]) -> bool:
         return right(round_, {node: replace(report, never_came=0) for node, report in reports.items()})
