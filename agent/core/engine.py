@@ -65,6 +65,7 @@ LOST = "the others went on without this node, which they took for dead"
 GAVE_UP = "there were two jobs of this name, and the other one goes on"
 RECORDS_AT_ONCE = 8  # a node that has nobody to agree with changes the record as soon as it wants to
 LOOKS_PER_BEAT = 16  # at what follows from beats, of which a leader hears one of each node in the interval of beats
+QUIET_TOLERANCES = 3  # within so many a silent node is dead, even while beats come late
 SILENCE_S = 60.0  # a worker that has not asked for its world after this long may never ask
 
 
@@ -101,6 +102,7 @@ class Engine:
         timeouts = LeaderTimeouts(
             last_call_s=config.last_call_s,
             broken_s=0.0 if explained else config.broken_s,
+            quiet_s=QUIET_TOLERANCES * config.beat_tolerance_s,
             barrier_s=BARRIER_S if pauses else 0.0,
             telling_s=TELLING_S,
             converges=pauses,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from softrun.agent.protocol.descriptions import count
 from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round, Worker
@@ -22,6 +23,7 @@ from softrun.agent.rendezvous import member_status, ranks, transitions
 from softrun.agent.rendezvous.member_status import MemberStatus
 from softrun.runtime.events import Preemption, WorkerFault, joined
 
+QUIET_LOOK_S = 0.1  # one that was not heard for a while has so long to say what became of it
 MOST_APART = 10  # steps; ranks further apart do not count the same steps, so they have no step in common
 
 
@@ -31,6 +33,7 @@ class LeaderTimeouts:
 
     last_call_s: float  # for more newcomers once there are enough, before the first world and before one that grows
     broken_s: float  # for the loss that explains a broken world, before the same members form a new one
+    quiet_s: float = 0.0  # for the same, while a member is not heard
     barrier_s: float = 0.0  # for agreement on a step that all can reach, if nobody was lost; 0: no step barrier
     telling_s: float = 0.0  # until all have heard of a world; that long they go on in the last one
     converges: bool = False  # workers show whether they work, so worlds in which none did are counted
@@ -46,6 +49,7 @@ class LeaderTimers:
 
     enough_since: float | None = None
     broken_since: float | None = None
+    quiet_at: float = -inf
     fault_since: float | None = None
     barrier_since: float | None = None
     attempts: int = 0  # how many barriers have come to nothing
@@ -89,17 +93,19 @@ def decide(
     timeouts: LeaderTimeouts,
     timers: LeaderTimers,
     now: float,
+    quiet: bool = False,
 ) -> Decision:
     """Return what the leader of `round_` is to propose, or why it waits and until when.
 
     `reports` holds the newest report of each node that this leader has heard, itself included, in the order in which
     the nodes came; `dead` names the nodes that it takes for dead; `store` is the worker store that it would lend the
-    next world. `timers` is updated. `now` is the engine's, in seconds. Nothing is sealed until every member has been
-    heard or is dead: a leader that has just begun cannot know who died before.
+    next world. `timers` is updated. `now` is the engine's, in seconds. `quiet`: a member was not heard for a while, and
+    may turn out to be dead. Nothing is sealed until every member has been heard or is dead: a leader that has just
+    begun cannot know who died before.
     """
     if round_.is_last:
         return Decision("the job is over")
-    case = _Case(round_, reports, dead, store, timeouts, timers, now)
+    case = _Case(round_, reports, dead, store, timeouts, timers, now, quiet)
     return next(decision for phase in _PHASES if (decision := phase(case)) is not None)
 
 
@@ -114,6 +120,7 @@ class _Case:
     timeouts: LeaderTimeouts
     timers: LeaderTimers
     now: float
+    quiet: bool
 
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
@@ -338,6 +345,9 @@ def _the_world_is_broken(case: _Case) -> Decision | None:
     if timers.broken_since is None:
         timers.broken_since = case.now
     due = timers.broken_since + case.timeouts.broken_s
+    if case.quiet and case.now < timers.broken_since + case.timeouts.quiet_s:
+        timers.quiet_at = case.now  # the time that workers have ends before anybody is dead
+    due = max(due, timers.quiet_at + QUIET_LOOK_S)
     if case.now >= due:
         return Decision("the world is broken, though nobody is lost", case.seal())
     return Decision("the world is broken; waiting for the loss that explains it", again_at=due)

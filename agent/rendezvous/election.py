@@ -29,6 +29,7 @@ from softrun.agent.protocol.model import (
     Message,
     Phase,
     Record,
+    RecordId,
     Report,
     Round,
 )
@@ -119,7 +120,7 @@ class Election:
             if node in self._found:
                 self._found[node] = True
             self._liveness.holds(node, report.member.lease_number)
-            self.leadership.hear(report, behind=isinstance(message, Hello) and self._is_behind(message))
+            self.leadership.hear(report, behind=self._is_behind(report.known))
         match message:
             case Hello(beat=None):
                 return [do.Say(node, own)]
@@ -140,9 +141,9 @@ class Election:
             return None
         return self.hear(node, beat, own)
 
-    def _is_behind(self, hello: Hello) -> bool:
-        """Whether its sender does not know this record yet."""
-        return self._record is not None and hello.known.version > 0 and kin(self._record, hello.known) is Kin.OLDER
+    def _is_behind(self, known: RecordId) -> bool:
+        """Whether a node that knows this record does not know the newest yet."""
+        return self._record is not None and known.version > 0 and kin(self._record, known) is Kin.OLDER
 
     def _beaten(self, node: str, beat: Beat, own: Report, returned: bool) -> list[Effect]:
         first = self.leases.heard(node, beat, self._now)

@@ -51,7 +51,7 @@ class Leader:
         self.asks_promise = 0
         """The edition of the record that is to end, if the verdicts of its world have to be gathered first."""
         self._record: Round | None = None  # the last one
-        self._evicted: set[tuple[str, int]] = set()  # those of them that were taken for dead in this one
+        self._evicted: set[tuple[str, int]] = set()  # lives that were taken for dead, and may not know it yet
         self._store_asked = False
         self._used_store: Address | None = None
         self._timers = LeaderTimers()
@@ -137,8 +137,9 @@ class Leader:
         self._timers = LeaderTimers(short_since=short_since if round_.phase is Phase.OPEN else None)
         self.asks_promise = 0
         lost, placed = set(round_.lost), before.members if before is not None else ()
-        if not (lost and round_.members == placed):  # else they were lost before this record
-            self._evicted = {member.life for member in placed if member.node in lost} if lost else set()
+        if round_.members != placed:  # else they were lost before this record
+            self._evicted |= {member.life for member in placed if member.node in lost}
+        self._evicted -= {member.life for member in round_.members}
         for node, _ in self._evicted:
             report = self.reports.get(node)
             if report is not None and report.member.life in self._evicted and report.intent is not NodeIntent.FINISHED:
@@ -200,7 +201,10 @@ class Leader:
             for m in round_.members
             if (m.node in dead or m.node not in self.reports) and not self._liveness.gone(m.node)
         ]
-        decision = decisions.decide(round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now)
+        quiet = any(self._liveness.quiet(m.node, now) for m in round_.members if m.node not in dead)
+        decision = decisions.decide(
+            round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now, quiet
+        )
         seals = decision.proposal is not None
         if self._timeouts.converges:
             decision = self._convergence.pace(round_, decision, now)

@@ -171,6 +171,11 @@ class Liveness:
         missed_at = self.missed_at(node)
         return missed_at is not None and now >= missed_at
 
+    def quiet(self, node: str, now: float) -> bool:
+        """Return whether `node` was watched and silent for half of the tolerance: it may turn out to be dead."""
+        since = self._watched_since.get(node, inf)
+        return now - max(since, self._heard_at.get(node, since)) >= self.tolerance_s / 2
+
     def missed_at(self, node: str) -> float | None:
         """Return when `node` is missed, or has been since, unless it is heard before; None if it is not watched."""
         return self._due_at(node) if node in self._watched_since else None

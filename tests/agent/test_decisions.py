@@ -15,15 +15,20 @@ from softrun.agent.rendezvous.decisions import Decision, LeaderTimeouts, LeaderT
 from softrun.agent.rendezvous.member_status import MemberStatus
 from softrun.runtime.events import WorkerFault
 
-TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5)
+TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5, quiet_s=3.0)
 A, B, C, D = (member(name) for name in "abcd")
 
 
 def decide(
-    round_: Round, *reports: Report, dead: str = "", now: float = 0.0, since: LeaderTimers | None = None
+    round_: Round,
+    *reports: Report,
+    dead: str = "",
+    now: float = 0.0,
+    since: LeaderTimers | None = None,
+    quiet: bool = False,
 ) -> Decision:
     heard = {report.member.node: report for report in reports}
-    return decisions.decide(round_, heard, set(dead.split()), STORE, TIMEOUTS, since or LeaderTimers(), now)
+    return decisions.decide(round_, heard, set(dead.split()), STORE, TIMEOUTS, since or LeaderTimers(), now, quiet)
 
 
 def members(decision: Decision) -> list[str]:
@@ -170,6 +175,18 @@ def test_a_broken_world_waits_for_the_loss_that_explains_it() -> None:
     assert decide(sealed(A, B), *reports, now=1.0, since=since).again_at == 1.5
     assert members(decide(sealed(A, B), *reports, now=1.5, since=since)) == ["a", "b"]
     assert members(decide(sealed(A, B), *reports, dead="b", now=1.1, since=since)) == ["a"]
+
+
+def test_while_a_member_is_quiet_a_broken_world_waits_for_longer() -> None:
+    """The time that workers have ends before a silent member is dead: they have left their world by then."""
+    since = LeaderTimers()
+    reports = (ready(A), ready(B, broken_round=1), ready(C))
+    assert decide(sealed(A, B, C), *reports, now=1.0, since=since, quiet=True).again_at == 1.5
+    assert decide(sealed(A, B, C), *reports, now=2.0, since=since, quiet=True).again_at == 2.1
+    assert members(decide(sealed(A, B, C), *reports, dead="c", now=2.05, since=since)) == ["a", "b"]
+    assert decide(sealed(A, B, C), *reports, now=2.05, since=since).again_at == 2.1, "it may be about to say something"
+    assert members(decide(sealed(A, B, C), *reports, now=2.1, since=since)) == ["a", "b", "c"]
+    assert members(decide(sealed(A, B, C), *reports, now=4.0, since=since, quiet=True)) == ["a", "b", "c"], "no longer"
 
 
 @pytest.mark.parametrize("asks", [True, False])

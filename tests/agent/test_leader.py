@@ -228,3 +228,29 @@ def test_a_proposal_that_cannot_be_decided_is_made_anew_with_the_next_news_or_af
 
 def _proposals(effects: list[do.Effect]) -> list[do.Propose]:
     return [effect for effect in effects if isinstance(effect, do.Propose)]
+
+
+def test_what_a_node_said_in_a_life_that_is_over_for_the_others_is_old_news() -> None:
+    """The network has held it back. Its sender learns that they went on without it, and comes in another life."""
+    leadership = Leader("a", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5), retry_s=1.0)
+    first = sealed(A, B, C)
+    second = replace(first, version=first.version + 1, number=first.number + 1, members=(A, C), lost=("b",))
+    third = replace(second, version=second.version + 1, number=second.number + 1, lost=())
+    for round_ in (first, second, third):
+        leadership.adopt(round_, 0.0)
+    held_back = ready(B)
+    leadership.hear(held_back, behind=True)
+    assert "b" not in leadership.reports
+    leadership.hear(ready(replace(B, incarnation=B.incarnation + 1)))
+    assert "b" in leadership.reports
+
+
+def test_a_life_that_others_have_taken_in_again_goes_on() -> None:
+    leadership = Leader("a", Liveness(1.0, TOLERANCE_S, 0.0), LeaderTimeouts(0.3, 0.5), retry_s=1.0)
+    first = sealed(A, B, C)
+    second = replace(first, version=first.version + 1, number=first.number + 1, members=(A, C), lost=("b",))
+    third = replace(first, version=second.version + 1, number=second.number + 1)
+    for round_ in (first, second, third):
+        leadership.adopt(round_, 0.0)
+    leadership.hear(ready(B), behind=True)
+    assert "b" in leadership.reports

@@ -23,6 +23,7 @@ from simulation.cluster import Cluster, Node, Watcher
 from simulation.conditions import Habits, Timing, Weather
 from simulation.faults import ALL_FAULTS, FAULTS, void
 from simulation.store import LeasedStore
+from simulation.strangers import Strangers
 from simulation.witness import PLACE, Misfortunes
 from simulation.workers import Process
 from softrun.agent.core.engine_config import EngineConfig
@@ -83,6 +84,8 @@ class Plan:
     heeds: bool
     endpoints: int = 0
     """How many hosts are endpoints; 0: one address is that of every node."""
+    strangers: bool = False
+    """Whether agents of another secret or release come to the endpoints."""
 
     def patience_s(self) -> float:
         """After how long a node that is silent may be taken for dead."""
@@ -198,12 +201,16 @@ class Life:
         self._born = 0
         self._breaking = True
         self._misfortunes: Misfortunes | None = None
+        self._strangers: Strangers | None = None
         self._adversity: Adversity | None = None
         if self.plan.is_adverse:
             self._adversity = Adversity(seed, self.cluster, self.plan.fault_every_s, self.plan.patience_s())
         if self.plan.job.witness is not None:
             every_s, patience_s = self.plan.fault_every_s, self.plan.patience_s()
             self._misfortunes = Misfortunes(seed, self.cluster.witnesses, self.cluster, every_s, patience_s)
+
+        if self.plan.strangers:
+            self._strangers = Strangers(seed, self.cluster, self._all_endpoints(), self.plan.fault_every_s * 3)
 
     # --- the nodes
 
@@ -242,10 +249,13 @@ class Life:
 
     def _endpoints(self) -> tuple[Address, ...]:
         """As the user of the next node gives them: mostly in the same order everywhere."""
-        endpoints = [Address(f"host-e{number}", 29400) for number in range(self.plan.endpoints)]
+        endpoints = self._all_endpoints()
         if self.plan.endpoints and self.rng.random() < 0.2:
             self.rng.shuffle(endpoints)
         return tuple(endpoints)
+
+    def _all_endpoints(self) -> list[Address]:
+        return [Address(f"host-e{number}", 29400) for number in range(self.plan.endpoints)]
 
     def bares(self) -> bool:
         """Whether what would tell of the end of the next node that is killed is killed with it."""
@@ -302,6 +312,8 @@ class Life:
         self.cluster.network.heal(break_odds=0.5)
         if self._misfortunes is not None:
             self._misfortunes.heal()
+        if self._strangers is not None:
+            self._strangers.heal()
         if self._adversity is not None:
             self._adversity.heal()
         if isinstance(self.cluster.store, LeasedStore):

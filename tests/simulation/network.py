@@ -54,6 +54,8 @@ class Network:
         self._cluster = cluster
         self._addresses: dict[Address, list[Node]] = {}  # all that ever listened there
         self._holders: dict[Address, Node] = {}  # who listens at an endpoint
+        self.strangers: dict[Address, tuple[str, float]] = {}
+        """What has the port of an endpoint, if nobody of this job does, and since when."""
         self._cut: set[tuple[str, str]] = set()  # senders and receivers between whom nothing passes
         self.sent_bytes = 0
         self.torn_at = -math.inf
@@ -179,6 +181,10 @@ class Network:
 
     def _seek(self, node: Node, seek: do.Seek) -> None:
         endpoint = seek.endpoint
+        if endpoint in self.strangers:
+            stranger, _ = self.strangers[endpoint]
+            self._cluster.deliver(node, saw.NotFound(endpoint, stranger, doubtful=True))
+            return
         target = self._at(endpoint)
         taken = target is not None and target.alive
         if seek.listens and not taken and node.alive and endpoint.host in (HERE, node.config.host):

@@ -1,11 +1,12 @@
 """Jobs with several endpoints, whose hosts come and go, and are paused: who founds one, and beside whom.
 
 A founder cannot know of a job that it cannot reach. But what answers at an endpoint, or at the witness's address, it
-knows, and silence where something accepts is no answer.
+knows, and silence where something accepts is no answer. Nor is that of an agent of another secret or release.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from softrun.agent.protocol.model import Round
 SEEDS = 48
 MOST = 300  # for the mutants
 FAULTS = ("stall", "stall", "flap", "kill_leader", "join_late", "power_off", "split", "sigterm", "suspend")
+STRANGERS = 0.25  # of the seeds
 LOOKED_S = 1.5  # what a founder has seen is no older, nor is what it can see then
 
 
@@ -37,6 +39,9 @@ class FoundsAlone(Checker):
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if before is not None or after.version != 1 or self.cluster.now - self.cluster.network.torn_at < LOOKED_S:
             return
+        for endpoint in by.config.endpoints:
+            what, since = self.cluster.network.strangers.get(endpoint, ("nobody", math.inf))
+            self.demand(self.cluster.now - since < LOOKED_S, f"{by.name} founds a job beside {what} at {endpoint}")
         endpoints = [self.cluster.network.holder(endpoint) for endpoint in by.config.endpoints]
         witness = self.cluster.witnesses.running if by.config.job.witness is not None else None
         for node in (*endpoints, witness if witness is not None and not witness.stalled else None):
@@ -72,6 +77,7 @@ def founded(plan: Plan) -> Plan:
         join_timeout_s=60.0,
         workers=1,
         endpoints=draw.choice((1, 2, 2, 3)),
+        strangers=draw.random() < STRANGERS,
     )
 
 

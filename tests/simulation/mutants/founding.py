@@ -22,6 +22,16 @@ def takes_silence_for_an_empty_endpoint() -> list[Patch]:
 
 
 @mutant("FoundsAlone", job="with several endpoints")
+def takes_another_secret_for_an_empty_endpoint() -> list[Patch]:
+    not_found = Search.not_found
+
+    def taken(self: Search, endpoint: Address, stranger: str, now: float, *, doubtful: bool = False) -> str:
+        return not_found(self, endpoint, "", now, doubtful=doubtful and not stranger)
+
+    return [(Search, "not_found", taken)]
+
+
+@mutant("FoundsAlone", job="with several endpoints")
 def looks_only_at_endpoints_before_its_own() -> list[Patch]:
     return [(Search, "_is_free", lambda *_: True)]
 

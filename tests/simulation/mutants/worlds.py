@@ -122,15 +122,9 @@ def seals_the_same_world_again() -> list[Patch]:
     decide = decisions.decide
 
     def wrong(
-        round_: Round,
-        reports: dict[str, Report],
-        dead: set[str],
-        store: Address,
-        timeouts: decisions.LeaderTimeouts,
-        timers: decisions.LeaderTimers,
-        now: float,
+        round_: Round, reports: dict[str, Report], dead: set[str], store: Address, *rest: Any
     ) -> decisions.Decision:
-        decision = decide(round_, reports, dead, store, timeouts, timers, now)
+        decision = decide(round_, reports, dead, store, *rest)
         if decision.proposal is None and decision.reason == "nothing to do" and round_.phase is Phase.SEALED:
             again = transitions.seal(round_, list(round_.members), store, ())
             return decisions.Decision("once more", again)
