@@ -317,7 +317,7 @@ class Engine:
         self._effects += self._calls.adopt(round_, self._standing.is_in(round_))
         if not round_.says_more_than(before):
             return
-        if round_.lost and set(round_.lost) & self._standing.peers:
+        if before is not None and set(round_.lost) & set(before.by_node) & self._standing.peers:
             self._stages.verdict.peer_lost(self._now)
         placed_before = self._standing.is_in(before)
         placed = self._standing.is_in(round_)

@@ -168,6 +168,7 @@ class Standing:
             barrier_request=leadership.barrier_request,
             release_edition=leadership.release_edition,
             expels_leavers=leadership.expels_leavers,
+            hands_over=leadership.hands_over,
             asks_promise=leadership.asks_promise,
         )
         return self._numbered(report)
@@ -189,6 +190,7 @@ class Standing:
             leadership.barrier_request,
             leadership.release_edition,
             leadership.expels_leavers,
+            leadership.hands_over,
             leadership.asks_promise,
         )
         then = (
@@ -196,11 +198,12 @@ class Standing:
             report.barrier_request,
             report.release_edition,
             report.expels_leavers,
+            report.hands_over,
             report.asks_promise,
         )
         if now == then:
             return report
-        answer, request, release, expels, promise = now
+        answer, request, release, expels, hands_over, promise = now
         return self._numbered(
             replace(
                 report,
@@ -208,6 +211,7 @@ class Standing:
                 barrier_request=request,
                 release_edition=release,
                 expels_leavers=expels,
+                hands_over=hands_over,
                 asks_promise=promise,
             )
         )

@@ -118,6 +118,7 @@ class Report:
     barrier_request: BarrierRequest = NO_REQUEST  # asks all workers to wait
     release_edition: int = 0  # the edition of the record in whose world they may go on; 0: none
     expels_leavers: bool = False  # nodes that leave must not wait for the others
+    hands_over: int = 0  # the edition of the record that another is to lead on, since this node leaves; 0: none
     asks_promise: int = 0  # the edition of the record that is to end, so nodes are to promise; 0: none
 
 

@@ -63,6 +63,7 @@ class Decision:
 
     `again_at` is when to decide again without any news, in seconds by the engine's clock; None: with the next news.
     `asks_barrier`: the workers are to agree on a step. `expels_leavers`: nodes that leave must not wait for others.
+    `hands_over`: the leader leaves, and another is to lead on.
 
     A decision looks at all N nodes, and N nodes report when a world begins or ends. So the last four fields say which
     reports cannot change it (`softrun.agent.rendezvous.decision_cache`).
@@ -73,6 +74,7 @@ class Decision:
     again_at: float | None = None
     asks_barrier: bool = False
     expels_leavers: bool = False
+    hands_over: bool = False
     crowd: int = 0  # while fewer nodes than this have been heard, newcomers change nothing
     unheard: str = ""  # until this node is heard or dead, only a failure that ends the job changes anything
     unanswered: str = ""  # until this node answers the barrier, the answers of others change nothing
@@ -82,7 +84,8 @@ class Decision:
     def is_idle(self) -> bool:
         """Whether nothing is under way: the leader waits for news, and knows of all members how they are."""
         waits = self.again_at is not None or self.unheard != ""
-        return not (waits or self.proposal is not None or self.asks_barrier or self.expels_leavers)
+        acts = self.proposal is not None or self.asks_barrier or self.expels_leavers or self.hands_over
+        return not (waits or acts)
 
 
 def decide(
@@ -94,18 +97,19 @@ def decide(
     timers: LeaderTimers,
     now: float,
     quiet: bool = False,
+    leader: str = "",
 ) -> Decision:
     """Return what the leader of `round_` is to propose, or why it waits and until when.
 
     `reports` holds the newest report of each node that this leader has heard, itself included, in the order in which
     the nodes came; `dead` names the nodes that it takes for dead; `store` is the worker store that it would lend the
     next world. `timers` is updated. `now` is the engine's, in seconds. `quiet`: a member was not heard for a while, and
-    may turn out to be dead. Nothing is sealed until every member has been heard or is dead: a leader that has just
-    begun cannot know who died before.
+    may turn out to be dead. `leader` is the node that decides. Nothing is sealed until every member has been heard or
+    is dead: a leader that has just begun cannot know who died before.
     """
     if round_.is_last:
         return Decision("the job is over")
-    case = _Case(round_, reports, dead, store, timeouts, timers, now, quiet)
+    case = _Case(round_, reports, dead, store, timeouts, timers, now, quiet, leader)
     return next(decision for phase in _PHASES if (decision := phase(case)) is not None)
 
 
@@ -121,6 +125,7 @@ class _Case:
     timers: LeaderTimers
     now: float
     quiet: bool
+    leader: str
 
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
@@ -128,6 +133,12 @@ class _Case:
             m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead, self.round)
             for m in self.round.members
         }
+
+    @cached_property
+    def of_this_job(self) -> dict[str, Report]:
+        """What those that are in another job have done was not done here, and may be done again."""
+        elsewhere = [node for node, r in self.reports.items() if member_status.is_elsewhere(r, self.round)]
+        return {node: r for node, r in self.reports.items() if node not in elsewhere} if elsewhere else self.reports
 
     @cached_property
     def lost(self) -> tuple[str, ...]:
@@ -141,7 +152,7 @@ class _Case:
     @cached_property
     def anyone_done(self) -> bool:
         # A node that was taken for dead while it finished is believed, too: the work is done, with or without it.
-        return any(report.intent is NodeIntent.FINISHED for report in self.reports.values())
+        return any(report.intent is NodeIntent.FINISHED for report in self.of_this_job.values())
 
     @cached_property
     def newcomers(self) -> list[Member]:
@@ -208,9 +219,9 @@ class _Case:
 
 
 def _a_node_failed(case: _Case) -> Decision | None:
-    for node in sorted(case.reports):
-        if case.reports[node].intent is NodeIntent.FAILED:
-            return Decision(f"{node} failed", transitions.close(case.round, case.reports[node].reason))
+    for node, report in sorted(case.of_this_job.items()):
+        if report.intent is NodeIntent.FAILED:
+            return Decision(f"{node} failed", transitions.close(case.round, report.reason))
     return None
 
 
@@ -220,10 +231,11 @@ def _somebody_is_unheard(case: _Case) -> Decision | None:
 
 
 def _the_work_is_done(case: _Case) -> Decision | None:
-    round_, reports = case.round, case.reports
+    round_, reports = case.round, case.of_this_job
     anyone_through = case.anyone_done or round_.finishing or any(report.through for report in reports.values())
     may_return = any(report.stuck and report.intent is NodeIntent.READY for report in reports.values())
-    over = bool(round_.number) and anyone_through and not _survivors(round_, reports, case.living)
+    begun = bool(round_.number and _survivors(round_, reports, case.living))
+    over = anyone_through and not begun
     over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, case.living))
     if over and not may_return:
         return Decision("all have finished", transitions.close(round_, ""))
@@ -236,8 +248,9 @@ def _the_work_is_done(case: _Case) -> Decision | None:
 
 def _the_job_is_told_to_leave(case: _Case) -> Decision | None:
     """All nodes leave, or so many that the others could not go on, and their workers can save."""
-    if not case.leaving or case.round.finishing or not case.all_heed:
+    if not case.leaving:
         case.timers.leaving_since = None
+    if not case.leaving or case.round.finishing or not case.all_heed:
         return None
     told = [case.reports[node] for node in case.leaving]
     if case.stay and not (case.few or any(report.all_leave for report in told)):  # newcomers have nothing to go on from
@@ -261,6 +274,8 @@ def _the_job_is_told_to_leave(case: _Case) -> Decision | None:
 
 def _more_may_leave(case: _Case) -> Decision | None:
     """A scheduler that ends a job tells all of its nodes, one after the other."""
+    if case.leader not in case.leaving and any(case.reports[m].hands_over == case.round.edition for m in case.leaving):
+        return None  # the last leader has waited
     if case.timers.leaving_since is None:
         case.timers.leaving_since = case.now
     due = case.timers.leaving_since + case.timeouts.together_s
@@ -272,9 +287,23 @@ def _more_may_leave(case: _Case) -> Decision | None:
 def _leavers_cannot_be_waited_for(case: _Case) -> Decision | None:
     """Too few nodes would remain, the job is finishing, or there is no step that the leavers could end."""
     stepless = case.round.phase is Phase.OPEN or not case.timeouts.barrier_s
-    if case.leaving and (stepless or case.round.finishing or case.few):
-        return _expels(case)
-    return None
+    if not (case.leaving and (stepless or case.round.finishing or case.few)):
+        return None
+    if case.leader in case.leaving and case.stay and (waits := _more_may_leave(case)):
+        return waits
+    return _expels(case)
+
+
+def _another_leads_on(case: _Case) -> Decision | None:
+    """Who seals a world hosts its store, so a leader that leaves hands over to a member that stays.
+
+    It does so once: if each that is told to leave did at once, a job whose nodes are all told would have one leader
+    after the other, and nobody would be heard meanwhile.
+    """
+    goes_on = (member_status.goes_on(case.round, case.reports[m.node]) for m in case.stay)
+    if case.leader not in case.leaving or not any(goes_on):
+        return None
+    return _more_may_leave(case) or Decision(f"{case.leader} leaves: another leads on", hands_over=True)
 
 
 def _expels(case: _Case) -> Decision:
@@ -388,6 +417,7 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
     _the_work_is_done,
     _the_job_is_told_to_leave,
     _leavers_cannot_be_waited_for,
+    _another_leads_on,
     _there_is_no_world,
     _somebody_is_gone,
     _a_worker_has_a_fault,

@@ -27,6 +27,7 @@ from softrun.agent.protocol.model import (
     LastWords,
     Member,
     Message,
+    NodeIntent,
     Phase,
     Record,
     RecordId,
@@ -68,6 +69,7 @@ class Election:
         self._following: str | None = None
         self._link_up = False
         self._redial_at: float | None = None
+        self._moves_at = -inf  # before that, this agent follows nobody else if it leaves
         self._led_at = -inf  # when the one that this agent follows said last that it leads
         self._is_unled = False
         self._said: Report | None = None
@@ -287,12 +289,13 @@ class Election:
 
         It is the first member that lives, as far as this agent knows, has not withdrawn and can be in the next world:
         its agent will host the store of that world, and nobody would notice the loss of one that is not a member.
-        Members that are leaving come after these, then those that have finished. If the agents keep the record the last
+        One that leaves leads on until it hands over: many may be told to, one after the other. After these come those
+        that will not be in the next world, then those that have finished. If the agents keep the record the last
         are those that have withdrawn: their agents still have a say in what is the next record.
         """
         if record is None or record.is_last:
             return None
-        leaving = finished = withdrawn = None
+        passing = finished = withdrawn = None
         for member in record.members:
             match self._status_of(member, own):
                 case MemberStatus.UNHEARD:
@@ -301,14 +304,14 @@ class Election:
                     report = self._report_of(member, own)
                     if report is not None and member_status.goes_on(record, report):
                         return member
-                    leaving = leaving or member
+                    passing = passing or member
                 case MemberStatus.DONE if finished is None and not self._liveness.dead(member.node, self._now):
                     finished = member
                 case MemberStatus.WITHDRAWN if withdrawn is None and not self._liveness.dead(member.node, self._now):
                     withdrawn = member
                 case _:
                     pass
-        return leaving or finished or (withdrawn if self._agrees else None)
+        return passing or finished or (withdrawn if self._agrees else None)
 
     def _believes_refusals(self, leader: str) -> bool:
         """Whether none that refused is to be dialled again, as `leader` leads, or it is not clear yet that it does not.
@@ -339,6 +342,7 @@ class Election:
             self._beat_at,
             self._liveness.deadline(),
             self._redial_at,
+            self._moves_at if self._moves_at > self._now else None,
             self.leadership.again_at,
             self._lease_ender.deadline if self._lease_ender is not None else None,
             self._liveness.refusals_until if self._is_unled else None,
@@ -423,6 +427,10 @@ class Election:
         target = leader if leader is not None and leader.node != self._node else None
         effects = self._hang_up_found(target) if self._record is not None else []
         if (target.node if target is not None else None) != self._following:
+            if target is not None and own.intent is NodeIntent.LEFT:
+                if self._now < self._moves_at:
+                    return effects  # all may leave, and each that it asks for a leader
+                self._moves_at = self._now + self._interval_s
             effects += [do.HangUp(self._following)] if self._following is not None else []
             self._following, self._link_up, self._redial_at = (target.node if target else None), False, None
             self._led_at = -inf

@@ -48,6 +48,8 @@ class Leader:
         # edition because a node that does not know yet that a record is over must not go on in its world.
         self.barrier_request, self.release_edition = NO_REQUEST, 0
         self.expels_leavers = False
+        self.hands_over = 0
+        """The edition of the record that another is to lead on, since this node leaves."""
         self.asks_promise = 0
         """The edition of the record that is to end, if the verdicts of its world have to be gathered first."""
         self._record: Round | None = None  # the last one
@@ -203,7 +205,7 @@ class Leader:
         ]
         quiet = any(self._liveness.quiet(m.node, now) for m in round_.members if m.node not in dead)
         decision = decisions.decide(
-            round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now, quiet
+            round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now, quiet, self._node
         )
         seals = decision.proposal is not None
         if self._timeouts.converges:
@@ -211,6 +213,7 @@ class Leader:
         decision = self._with_verdicts(round_, decision, dead, now)
         self.again_at = decision.again_at
         self.expels_leavers = decision.expels_leavers
+        self.hands_over = round_.edition if decision.hands_over else self.hands_over
         if decision.asks_barrier:
             self.barrier_request, self.release_edition = (round_.edition, self._timers.attempts), 0
         elif not (self._may_be_decided or decision.unheard or seals):  # else it may be sealed as agreed

@@ -45,6 +45,5 @@ def joins(report: Report, record: Round) -> bool:
 
 
 def goes_on(round_: Round, report: Report) -> bool:
-    """Return whether a member that stays in `round_` can be in the next world, too. If all leave, none is special."""
-    leaves = report.leaving and round_.preemption is None
-    return not leaves and report.yields != round_.edition
+    """Return whether a member that stays in `round_` can be in the next world, too, and lead until then."""
+    return round_.edition not in (report.yields, report.hands_over)

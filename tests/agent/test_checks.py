@@ -169,6 +169,7 @@ IMPOSSIBLE: dict[str, tuple[Round | Report, str]] = {
             "yields",
             "told",
             "release_edition",
+            "hands_over",
         )
     },
 }

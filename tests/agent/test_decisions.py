@@ -328,6 +328,21 @@ def test_when_all_have_finished_the_job_is_closed() -> None:
     assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
 
 
+@pytest.mark.parametrize("said", [{"intent": NodeIntent.FINISHED}, {"intent": NodeIntent.FAILED}, {"through": 1}])
+def test_what_was_done_in_another_job_was_not_done_here(said: dict[str, object]) -> None:
+    here, other = of_job("a@1", opened(A)), of_job("b@1", sealed(B))
+    report = replace(ready(B, known=other.id), **said)
+    assert decide(here, ready(A, known=here.id), report).reason == "1 node, last call"
+
+
+def test_work_that_a_node_has_finished_is_not_begun() -> None:
+    """It has come from a job that is no more, to one that was founded meanwhile."""
+    here = of_job("a@1", opened(A))
+    decision = decide(here, ready(A, known=here.id), Report(B, NodeIntent.FINISHED, here.id, done=(0,)))
+    assert decision.proposal is not None
+    assert (decision.proposal.phase, decision.proposal.outcome) == (Phase.CLOSED, "")
+
+
 def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
     decision = decide(sealed(A, B), ready(A), Report(B, NodeIntent.FAILED, reason="b: exited with code 1"))
     assert decision.proposal is not None

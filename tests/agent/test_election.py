@@ -45,7 +45,7 @@ def test_the_first_member_leads_heard_of_or_not() -> None:
     assert leader(ready(A), ready(B)) == "a"
 
 
-@pytest.mark.parametrize("away", [{"leaving": True}, {"yields": WORLD.version}])
+@pytest.mark.parametrize("away", [{"hands_over": WORLD.version}, {"yields": WORLD.version}])
 def test_who_will_not_be_in_the_next_world_does_not_lead_it(away: dict[str, object]) -> None:
     """Its store would be in an agent that nobody misses."""
     assert leader(ready(A, **away)) == "b"
@@ -56,6 +56,12 @@ def test_who_will_not_be_in_the_next_world_does_not_lead_it(away: dict[str, obje
 
 def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
     assert leader(ready(A, yields=WORLD.version - 1)) == "a"
+    assert leader(ready(A, hands_over=WORLD.version - 1)) == "a"
+
+
+def test_one_that_is_told_to_leave_leads_until_it_hands_over() -> None:
+    """If all are told, one after the other, nobody would lead for long."""
+    assert leader(ready(A, leaving=True), ready(B)) == "a"
 
 
 def test_that_its_workers_were_told_of_a_world_is_told_to_nobody_by_itself() -> None:

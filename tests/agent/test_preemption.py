@@ -49,9 +49,10 @@ def decide(
     now: float = 0.0,
     timers: LeaderTimers | None = None,
     timeouts: LeaderTimeouts = TIMEOUTS,
+    leader: str = "",
 ) -> Decision:
-    heard = {report.member.node: report for report in reports}
-    return decisions.decide(round_, heard, set(dead.split()), STORE, timeouts, timers or LeaderTimers(), now)
+    heard, timers = {report.member.node: report for report in reports}, timers or LeaderTimers()
+    return decisions.decide(round_, heard, set(dead.split()), STORE, timeouts, timers, now, leader=leader)
 
 
 def test_all_stop_after_the_step_that_all_can_reach() -> None:
@@ -152,10 +153,34 @@ def test_what_follows_is_told_to_leave_as_well() -> None:
     assert decide(world, told("a"), told("b"), told("c"), ready(member("d"))).proposal is None, "nobody joins"
 
 
-def test_the_leader_of_a_job_that_leaves_stays_the_leader() -> None:
-    world = sealed(A, B)
-    assert not member_status.goes_on(world, told("a"))
-    assert member_status.goes_on(transitions.preempt(world, Preemption()), told("a"))
+def test_a_leader_that_leaves_waits_whether_others_are_told_and_hands_over() -> None:
+    world, timers = sealed(A, B, C), LeaderTimers()
+    reports = told("a"), heeds("b"), heeds("c")
+    assert decide(world, *reports, timers=timers, leader="a").again_at == 0.3
+    decision = decide(world, *reports, timers=timers, leader="a", now=0.3)
+    assert (decision.hands_over, decision.proposal, decision.asks_barrier) == (True, None, False)
+    handed = told("a", hands_over=world.edition)
+    assert member_status.goes_on(world, told("a"))
+    assert not member_status.goes_on(world, handed)
+    assert decide(world, handed, heeds("b"), heeds("c"), leader="b").asks_barrier, "that time is over already"
+    assert decide(world, handed, told("b"), heeds("c"), leader="b").again_at == 0.3, "it was told as well"
+
+
+def test_a_leader_that_leaves_leads_on_where_nobody_else_can() -> None:
+    world, waited = sealed(A, B, job=TWO), LeaderTimers(leaving_since=-1.0)
+    newcomer = decide(world, told("a", 7), told("b", 7), ready(C), timers=waited, leader="a")
+    assert not newcomer.hands_over
+    others = told("a", 7), heeds("b", 7, yields=world.edition)
+    assert not decide(replace(world, settings=JOB), *others, timers=waited, leader="a").hands_over
+    stops = transitions.preempt(world, Preemption())
+    assert not decide(stops, told("a"), told("b"), leader="a").hands_over
+
+
+def test_a_leader_whose_workers_do_not_heed_waits_as_well_before_it_hands_over() -> None:
+    timers = LeaderTimers()
+    reports = replace(told("a"), heeds=False), replace(heeds("b"), heeds=False)
+    assert decide(sealed(A, B), *reports, timers=timers, leader="a").again_at == 0.3
+    assert decide(sealed(A, B), *reports, timers=timers, leader="a", now=0.3).hands_over
 
 
 def test_who_waits_for_too_few_saves_before_giving_up() -> None:

@@ -238,7 +238,7 @@ class Cluster:
         if not isinstance(seen, CHATTER):
             for watcher in self.watchers:
                 watcher.observed(node, seen)
-        for gone in self._learns_of(seen):
+        for gone in self._learns_of(node, seen):
             for watcher in self.watchers:
                 watcher.observed(node, saw.LinkDown(gone, refused=True))
         before = node.engine.record
@@ -253,11 +253,12 @@ class Cluster:
             self._perform(node, effect)
         self._arm(node)
 
-    def _learns_of(self, seen: saw.Observation) -> list[str]:
-        """The nodes that this says are gone, other than by a link that is down."""
+    def _learns_of(self, node: Node, seen: saw.Observation) -> list[str]:
+        """The nodes that this says are gone, other than by a link that is down, if it is news."""
         match seen:
             case saw.NotFound(endpoint, refused=True) | saw.Found(endpoint):
-                return [gone.name for gone in self.network.gone_from(endpoint)]
+                gone = [there.name for there in self.network.gone_from(endpoint)]
+                return [name for name in gone if not node.engine._election.silent(name)]
             case saw.Heard(name, LastWords()):
                 return [name]
             case _:

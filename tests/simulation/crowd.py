@@ -73,6 +73,24 @@ class Crowd:
         self.cluster.deliver(node, saw.Signalled(SIGTERM))
         return self._until_told(leaves=node)
 
+    def end(self, within_s: float) -> int:
+        """All get SIGTERM, in their order, within so many seconds. Returns how many links they begin until they end."""
+        record = self.cluster.store.round
+        dialled: list[do.Dial] = []
+
+        def count(_node: Node, _seen: saw.Observation, effects: list[do.Effect]) -> None:
+            dialled.extend(effect for effect in effects if isinstance(effect, do.Dial))
+
+        self.cluster.listeners.append(count)
+        for number, member in enumerate(record.members if record is not None else ()):
+            node = self.cluster.nodes[member.node]
+            self.cluster.after(number * within_s / self._nodes, self.cluster.deliver, node, saw.Signalled(SIGTERM))
+        while any(node.alive for node in self.cluster.nodes.values()):
+            self.cluster.run_until(self.cluster.now + 0.1)
+            if self.cluster.now > self._began + PATIENCE_S:
+                raise AssertionError(f"some still run after {PATIENCE_S:g} s")
+        return len(dialled)
+
     def leader(self) -> Node:
         record = self.cluster.store.round
         if record is None:

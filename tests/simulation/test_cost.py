@@ -87,6 +87,14 @@ def test_a_leader_decides_a_few_times_however_many_report(nodes: int, monkeypatc
 
 
 @pytest.mark.parametrize("nodes", SIZES)
+def test_a_job_whose_nodes_are_told_to_leave_one_after_the_other_keeps_its_leader(nodes: int) -> None:
+    crowd = Crowd(nodes)
+    crowd.start()
+    crowd.settle()
+    assert crowd.end(within_s=0.25) <= 2 * nodes, "they ended together, and each looked once for whom to tell"
+
+
+@pytest.mark.parametrize("nodes", SIZES)
 def test_a_leader_looks_at_what_follows_from_beats_a_few_times_however_many_it_hears(
     nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

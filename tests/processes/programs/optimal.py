@@ -42,7 +42,7 @@ class CloseCheckpoint(inprocess.finalize.Finalize):
     hard_timeout=60 * SECOND,
     barrier_timeout=120 * SECOND,
     completion_timeout=60 * SECOND,
-    last_call_wait=SECOND / 10,
+    last_call_wait=SECOND,
     monitor_process_logfile="/tmp/monitor_{rank}.log",
 )
 def train(model, optimizer, args, call_wrapper: inprocess.CallWrapper):

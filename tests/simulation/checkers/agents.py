@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.checkers.base import Checker
 from simulation.cluster import Node
 from simulation.workers import SLOW_TO_GET_OUT_S
+from softrun.agent.consensus.leases import DRIFT
 from softrun.agent.core.allowance import PAST
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -19,11 +20,11 @@ WAKING_S = 0.5 + SLOW_TO_GET_OUT_S  # for the workers of an agent that was stopp
 class NobodyMeetsTheReplaced(Checker):
     """The workers of a node that is taken for dead and lives have stopped by then.
 
-    If hosts refused links to it shortly before, it may have been given up before its lease was over: they have stopped
-    when it is. But for workers that never ask of an agent that was itself stopped: it stops them when it wakes. But for
-    a node that has founded another job meanwhile. And but for one that came to know late of the world that it is in,
-    and has no lease there yet: its workers complete no step. Those of a host that was suspended have stopped when it
-    wakes.
+    If hosts refused links to it shortly before, it may have been given up before its lease was over: they have
+    stopped when it is, a tolerance later at the latest. But for workers that never ask of an agent that was itself
+    stopped: it stops them when it wakes. But for a node that has founded another job meanwhile. And but for one
+    that came to know late of the world that it is in, and has no lease there yet: its workers complete no step.
+    Those of a host that was suspended have stopped when it wakes.
     """
 
     def __init__(self) -> None:
@@ -48,10 +49,15 @@ class NobodyMeetsTheReplaced(Checker):
             stops_at = node.true_time(node.allowed.leave_at) if node.allowed is not None else 0.0
             was_refused = self.cluster.network.has_refused(node, FORGIVEN * node.config.beat_tolerance_s)
             if works and was_refused and stops_at > self.cluster.now:
-                self.cluster.after(stops_at - self.cluster.now, self._has_stopped, node, before, after)
+                self.cluster.after(self._longest_promise_s(), self._has_stopped, node, before, after)
             elif node.alive and not self._sleeps(node) and not node.holds_workers(self.cluster.now):
                 working = ", ".join(p.name for p in works)
                 self.demand(not working, f"{working} work on when round {after.number} is made without them")
+
+    def _longest_promise_s(self) -> float:
+        """For how long anybody may have granted a lease until now, which may have yet to be passed on."""
+        living = [node for node in self.cluster.nodes.values() if node.alive]
+        return (1 + DRIFT) * max(node.engine._election._liveness.promise_s for node in living)
 
     def _sleeps(self, node: Node) -> bool:
         return node.never_asks and (node.stalled or self.cluster.now - node.woke <= WAKING_S)

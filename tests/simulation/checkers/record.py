@@ -164,8 +164,8 @@ class SurvivorsFirst(Checker):
 class OnceEach(Checker):
     """No second rendezvous: a world differs from the one before it, unless that one was of no use any more.
 
-    It was broken, one of its workers is being ended, a member has promised to deliver nothing more there, or a member's
-    lease was so close to its end that its workers may have been stopped.
+    It was broken, one of its workers is being ended or was left out while it was silent, a member has promised to
+    deliver nothing more there, or a member's lease was so close to its end that its workers may have been stopped.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,13 @@ class OnceEach(Checker):
     def _has_given_up(self, name: str, before: Round) -> bool:
         node = self.cluster.nodes[name]
         promised = node.engine._standing.promised == before.version
-        return promised or self.cluster.store.was_in_doubt(name) or any(p.alive and p.asked for p in node.running)
+        left_out = node.engine._standing.broken_round == before.number
+        return (
+            promised
+            or left_out
+            or self.cluster.store.was_in_doubt(name)
+            or any(p.alive and p.asked for p in node.running)
+        )
 
 
 class NoGhosts(Checker):

@@ -136,7 +136,7 @@ class RestartsCountedOnce(Checker):
         self._least: dict[str, int] = defaultdict(int)
         self._most: dict[str, int] = defaultdict(int)
         self._slots: dict[tuple[str, int], int] = defaultdict(int)
-        self._seen: dict[str, int] = defaultdict(int)
+        self._seen: dict[str, Round] = {}
         self._spawned_at: dict[str, float] = defaultdict(float)
         self._worlds: dict[int, set[str]] = {}
         self._worked: dict[str, bool] = {}  # had they shown that they worked, when one of them failed?
@@ -152,10 +152,12 @@ class RestartsCountedOnce(Checker):
 
     def observed(self, node: Node, seen: saw.Observation) -> None:
         match seen:
-            case saw.RecordSeen(Round() as round_) if round_.version > self._seen[node.name]:
-                self._seen[node.name] = round_.version
-                if set(round_.lost) & self._peers(node):
-                    self._loss_at[node.name] = self.cluster.now
+            case saw.RecordSeen(Round() as round_):
+                before = self._seen.get(node.name)
+                if before is None or round_.version > before.version:
+                    self._seen[node.name] = round_
+                    if before is not None and set(round_.lost) & set(before.by_node) & self._peers(node):
+                        self._loss_at[node.name] = self.cluster.now
             case saw.LinkDown(peer, refused=True) if peer in self._peers(node):
                 self._loss_at[node.name] = self.cluster.now
             case saw.LeasesExpired(leases) if {peer for peer, _ in leases} & (self._peers(node) - {node.name}):
