@@ -2,8 +2,9 @@
 
 The replicas and the leases are the real ones. What an engine does around them is written here in its shortest form: an
 agent takes a member for dead that it has not heard for the tolerance, unless it owes it more; the first member that
-lives leads; the leader proposes a record without the dead and with whoever has come back; an agent whose proposal
-cannot be decided pauses its workers.
+lives leads; the leader proposes a record without the dead and with whoever has come back, and that names the witness
+if it hears it; an agent whose proposal cannot be decided pauses its workers; one that was left behind begins a job of
+its own once all the others are known to have ended. A job of two may have a witness for its third.
 
     deliver    the next message of one link; the turn in which it arrives may also be that in which the agent proposes,
                from the record that it had before. What does not decide anything is delivered as soon as it is the next
@@ -26,11 +27,13 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from values import told_to
+from values import member, told_to
 
 from softrun.agent.consensus.leases import Leases
 from softrun.agent.consensus.replica import Peers, Replica
+from softrun.agent.consensus.witness import Witness
 from softrun.agent.protocol import effects as do
+from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.model import (
     Accept,
     Accepted,
@@ -47,6 +50,7 @@ from softrun.agent.protocol.model import (
     Refused,
     Report,
     Round,
+    Witnessed,
 )
 
 TOLERANCE = 2
@@ -85,7 +89,7 @@ class Agent:
 
     def __init__(self, node: str, first: Round) -> None:
         self.node = node
-        self.member = first.by_node[node]
+        self.member = member(node)
         self.now = 0.0
         self.alive = True
         self.paused = False
@@ -139,32 +143,55 @@ class Agent:
         if node == self.node:
             return False
         heard_at = self.heard_at.get(node, 0.0)
+        if node == WITNESS:
+            return not self.leads or self.now >= heard_at + TOLERANCE
         return node in self.gone or self.now >= max(heard_at + TOLERANCE, self.leases.owed(node))
 
     @property
     def leader(self) -> str:
         return next((m.node for m in self.record.members if not self.is_dead(m.node)), "")
 
+    @property
+    def leads(self) -> bool:
+        return self.leader == self.node
+
     @cached_property
     def wish(self) -> Round | None:
         """The record that it would propose now. Ask one that is not changed any more."""
         record = self.record
-        if self.leader != self.node:
+        if self.is_left_alone:
+            return replace(record, version=record.version + 1, number=record.number + 1, members=(self.member,))
+        if not self.leads:
             return None
         lost = tuple(m.node for m in record.members if self.is_dead(m.node))
         back = [
-            n for n, at in self.heard_at.items() if n not in record.by_node and at == self.now and n not in self.gone
+            n
+            for n, at in self.heard_at.items()
+            if n not in (*record.by_node, WITNESS) and at == self.now and n not in self.gone
         ]
-        if not lost and not back:
+        witness = self._witness()
+        if not (lost or back) and witness == record.witness:
             return None
         stay = [m for m in record.members if m.node not in lost]
         return replace(
             record,
             version=record.version + 1,
             number=record.number + 1,
-            members=(*stay, *(replace(record.members[0], node=node) for node in sorted(back))),
+            members=(*stay, *(member(node) for node in sorted(back))),
             lost=lost,
+            witness=witness,
         )
+
+    def _witness(self) -> str:
+        """The witness that the next record is to name."""
+        if self.heard_at.get(WITNESS) == self.now:
+            return WITNESS
+        return "" if self.is_dead(WITNESS) else self.record.witness
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether all members of the record have ended, and it is none of them."""
+        return not self.is_placed and all(node in self.gone for node in self.record.by_node)
 
     # --- what happens to it
 
@@ -178,9 +205,9 @@ class Agent:
                 effects += replica.hear(node, message)
                 if replica.is_behind(message):
                     effects.append(do.Say(node, self._hello()))
-            case Hello():
+            case Hello() | Witnessed():
                 effects += replica.greet(node, message)
-                if replica.is_behind(message):
+                if isinstance(message, Hello) and replica.is_behind(message):
                     effects.append(do.Say(node, self._hello()))
             case Record(round_):
                 answer = replica.compare(node, round_)
@@ -202,11 +229,11 @@ class Agent:
     def hear_beat(self, node: str, beat: Beat) -> None:
         self.heard_at[node] = self.now
         self.leases.heard(node, beat, self.now)
-        if self.leader == self.node:
+        if self.leads:
             self.leases.lead(self.gone.__contains__, self.now)
 
     def propose(self, round_: Round) -> list[do.Effect]:
-        effects = self.replica.propose(round_)
+        effects = self.replica.begin(round_) if self.is_left_alone else self.replica.propose(round_)
         self.paused = self.paused or self.replica.short
         return effects
 
@@ -226,13 +253,14 @@ class Agent:
         before, self.following = self.following, self.leader
         if self.following in ("", self.node, before):
             return []
-        return [do.Say(self.following, replace(self._hello(), promises=self.replica.promise_ahead(self.following)))]
+        hello = Hello(Report(self.member, NodeIntent.READY, self.record.id), self.replica.promise_ahead(self.following))
+        return [do.Say(self.following, hello)]
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> Hello | Witnessed:
         return Hello(Report(self.member, NodeIntent.READY, self.record.id))
 
     def beat(self, to: str) -> Beat:
-        leads = self.leader == self.node and self.is_placed
+        leads = self.leads and self.is_placed
         return self.leases.beat(to, self.now, leads=leads, follows=self.leader == to, asks=False)
 
     @cached_property
@@ -259,6 +287,7 @@ class Agent:
             tuple(sorted((node, _of_message(words)) for node, words in replica._last_words.items())),
             tuple(sorted((node, vote[0], _of(vote[1])) for node, vote in replica._votes_left.items())),
             replica._promises_left,
+            replica._named,
             attempt
             and (
                 attempt.ballot,
@@ -279,6 +308,37 @@ class Agent:
         )
 
 
+class Third(Agent):
+    """The witness: it has a vote while the record names it, and proposes nothing."""
+
+    def __init__(self, node: str, first: Round) -> None:
+        super().__init__(node, first)
+        self.witness = Witness(node, 0.0)
+        self.replica = self.witness._replica
+        self.replica.read(first)
+
+    def copy(self) -> Agent:
+        other = super().copy()
+        assert isinstance(other, Third)
+        other.witness, other.replica._peers = _copied(self.witness), self.replica._peers
+        other.witness._replica = other.replica
+        return other
+
+    @property
+    def leader(self) -> str:
+        return ""
+
+    @property
+    def wish(self) -> Round | None:  # type: ignore[override]  # it never has one
+        return None
+
+    def _hello(self) -> Hello | Witnessed:
+        return Witnessed(self.record.id)
+
+    def hear(self, node: str, message: Message, stale: Round | None = None) -> list[do.Effect]:
+        return self.witness.observe(saw.Heard(node, message), self.now)
+
+
 _Part = TypeVar("_Part")
 
 
@@ -292,7 +352,7 @@ def _copied(part: _Part) -> _Part:
 
 
 def _of(round_: Round | None) -> Hashable:
-    return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost, round_.name)
+    return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost, round_.name, round_.witness)
 
 
 def _of_change(change: Change | None) -> Hashable:
@@ -432,6 +492,8 @@ class World:
                 for other in self.agents.values():
                     if self._are_in_touch(agent, other) and (agent.leader == other.node or other.leader == agent.node):
                         self._beat(agent, other)
+                if agent.leads and other.node == WITNESS and self._are_in_touch(agent, other):
+                    agent.heard_at[WITNESS] = agent.now
         for agent in self.agents.values():
             if agent.alive and agent.node != self.stopped:
                 self._carry_out(agent, agent.follow())
@@ -507,6 +569,7 @@ class World:
 
 
 FIRST_VERSION = 2
+WITNESS = "w"
 
 
 def explore(first: Round, bounds: Bounds, most: float = inf, tell: Callable[[int], None] = lambda _: None) -> int:
@@ -515,6 +578,8 @@ def explore(first: Round, bounds: Bounds, most: float = inf, tell: Callable[[int
     Raises BrokenError with a shortest way to where a promise is broken.
     """
     begin = World({node: Agent(node, first) for node in first.by_node})
+    if first.witness:
+        begin.agents[first.witness] = Third(first.witness, first)
     begin.decided[first.lineage, first.version] = first
     seen: dict[int, tuple[int, Action] | None] = {begin.key: None}
     layer = [begin]
