@@ -206,6 +206,8 @@ class SharedRecord:
         answer = replica.compare(node, round_)
         if answer is not None:
             self._effects += answer
+            if relation is Kin.OTHER and self._node in round_.by_node:
+                self._effects.append(do.Say(node, report))  # which tells that it has left that job
         elif relation is Kin.NEWER:
             replica.read(shown)
         elif round_.heir is not None:

@@ -305,6 +305,17 @@ def test_one_that_is_cut_off_joins_no_job_that_is_cut_off_as_well() -> None:
     assert agent.engine.record == other
 
 
+def test_one_that_has_left_its_job_tells_those_that_still_count_on_it() -> None:
+    """Else they take it for living, and wait for it, as long as they can reach it."""
+    agent = meeting()
+    agent.go_on(5.0)
+    left, other = agent.engine.record, of_job("x@1", sealed(member("x")), settings=agent.job)
+    assert left is not None
+    agent.see(saw.Heard("x", Record(other, stands=True)))
+    ((to, report),) = said(agent.see(saw.Heard("b", Record(left, stands=True))), Report)
+    assert (to, report.known) == ("b", other.id)
+
+
 def test_a_leader_that_is_cut_off_asks_whoever_it_finds() -> None:
     agent = meeting()
     assert said(agent.see(saw.Found(ONE, "x")), Record)

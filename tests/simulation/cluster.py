@@ -254,11 +254,12 @@ class Cluster:
         self._arm(node)
 
     def _learns_of(self, node: Node, seen: saw.Observation) -> list[str]:
-        """The nodes that this says are gone, other than by a link that is down, if it is news."""
+        """The nodes that this says are gone, or refuse, other than by a link that is down, if it is news."""
         match seen:
             case saw.NotFound(endpoint, refused=True) | saw.Found(endpoint):
-                gone = [there.name for there in self.network.gone_from(endpoint)]
-                return [name for name in gone if not node.engine._election.silent(name)]
+                sought = node.engine._shared._search._visiting.get(endpoint, "")
+                there = seen.node if isinstance(seen, saw.Found) else ""
+                return [sought] if sought not in ("", there) and not node.engine._election.silent(sought) else []
             case saw.Heard(name, LastWords()):
                 return [name]
             case _:

@@ -70,10 +70,6 @@ class Network:
         """Who listens at an endpoint, or did last."""
         return self._holders.get(endpoint)
 
-    def gone_from(self, address: Address) -> list[Node]:
-        """The nodes whose agents listened at this address, and have ended."""
-        return [node for node in self._addresses.get(address, []) if not node.alive]
-
     def _at(self, address: Address) -> Node | None:
         """The node whose agent listens, or did last, at this address."""
         return self._addresses[address][-1] if address in self._addresses else self._holders.get(address)
