@@ -1,7 +1,8 @@
 """The agent class, for programs that build their agent themselves: it replaces torch's LocalElasticAgent.
 
 It is a subclass of torch's class, so what that reports (events, metrics, the health check, the file timers, the worker
-group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it behaves as torch's agent.
+group) is torch's own work, fed from softrun's run. With a handler that is not softrun's it behaves as torch's agent,
+and so it does in a program that overrides the methods of which torch's run is made.
 
 Importing this module imports torch.
 """
@@ -40,6 +41,7 @@ from softrun.agent.torch_elastic.elastic import (
     record_event,
 )
 from softrun.agent.torch_elastic.handler import (
+    CLOSED,
     JobOverError,
     JobPreemptedError,
     JoinTimeoutError,
@@ -57,6 +59,18 @@ from softrun.runtime.events import ProgressLimits
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+OF_TORCHS_RUN = (
+    "_invoke_run",
+    "_initialize_workers",
+    "_rendezvous",
+    "_assign_worker_ranks",
+    "_start_workers",
+    "_monitor_workers",
+    "_restart_workers",
+    "_stop_workers",
+    "_exit_barrier",
+)
+"""The methods that torch's run calls, and softrun's does not."""
 _T = TypeVar("_T")
 
 
@@ -69,6 +83,8 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     preload: modules, besides torch, that are already imported when a Python script starts as a worker; with None each
     worker imports everything itself.
 
+    A subclass that overrides what torch's run calls (`_start_workers`, `_rendezvous` and the like) is run by that: with
+    the restart policy "hard" only, and its nodes meet as torch's do.
     Build `spec.rdzv_handler` with `softrun.get_rendezvous_handler(RendezvousParameters(...))`. The environment variable
     TORCHELASTIC_SIGNALS_TO_HANDLE names the signals that the agent handles, as with torch's agent.
     `uninterruptible_state_timeout` matters only to torch's own handlers.
@@ -115,6 +131,12 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 f"--rdzv_backend {self._handler.get_backend()!r} is a handler made for torch, which can only "
                 "restart every worker: leave --restart_policy out, or use c10d, etcd3 or static"
             )
+        self._overridden = self._overrides()
+        if self._overridden and not self._policy.restarts_everybody():
+            raise UsageError(
+                f"{type(self).__name__} overrides {', '.join(self._overridden)}, which only torch's run calls, and "
+                "that restarts every worker: leave restart_policy out, or do that in a policy or in the workers"
+            )
         try:
             get_logging_handler(spec.event_log_handler)
         except KeyError as error:
@@ -131,9 +153,11 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         Raises torch's SignalException after a signal that made this node leave, and a SoftrunError with one line for
         anything but a worker's failure that ends the job. If torch has a class for that error, it is of both classes.
         """
-        if not isinstance(self._handler, SoftrunRendezvousHandler):
+        if not isinstance(self._handler, SoftrunRendezvousHandler) or self._overridden:
             result: RunResult = super().run(role)
             return result
+        if self._handler.is_closed():
+            raise JobOverError(CLOSED)
         began = self._meeting_since = boottime()
         self._round = 0
         self._telling = BackgroundQueue("softrun-events")
@@ -153,6 +177,10 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             self._total_execution_time = int(boottime() - began)
             self._tell_all()
             self._stop_watching()
+
+    def _overrides(self) -> list[str]:
+        """Those of the methods of which torch's run is made that are this program's own."""
+        return [name for name in OF_TORCHS_RUN if _function(self, name) is not _function(LocalElasticAgent, name)]
 
     # --- what the supervisor calls
 
@@ -311,6 +339,11 @@ class LocalElasticAgent(TorchLocalElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 0) -> None:  # noqa: ARG002
         """As torch's, which forgets the shutdown timeout when it restarts the workers."""
         super()._shutdown(death_sig, **known_arguments(super()._shutdown, timeout=self._grace_s))
+
+
+def _function(of: object, name: str) -> object:
+    method = getattr(of, name, None)
+    return getattr(method, "__func__", method)
 
 
 def progress_limits(soft_timeout: float | None, hard_timeout: float | None) -> ProgressLimits:
