@@ -1,4 +1,4 @@
-"""softrun's rendezvous handler in the hands of others, and agents of which a program overrides what torch's run calls."""
+"""softrun's rendezvous handler in the hands of others, and agents that override what torch's run calls."""
 
 from __future__ import annotations
 
