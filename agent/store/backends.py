@@ -83,8 +83,11 @@ def choose_backend(
             raise UsageError(f"--node_rank {settings.rank} is not one of {nodes} nodes: give 0 to {nodes - 1}")
         if len(endpoints) > 1:
             raise UsageError("--rdzv_backend static has one endpoint, the host of node 0: use c10d for a list of them")
+        if endpoints[0].port == 0 and nodes > 1:
+            raise UsageError("--master_port 0 names no port that other nodes could find: give one that is free")
         # Node 0 may start last, and only this waits for it.
-        search_s, listens, named = max(search_s, settings.join_timeout), settings.rank == 0, endpoints[0]
+        search_s, listens = max(search_s, settings.join_timeout), settings.rank == 0
+        named = endpoints[0] if endpoints[0].port else None
     own = local_addr or address_towards([(each.host, each.port) for each in endpoints], search_s)
     _refuse_larger(nodes, node, own)
     secret = _secret(settings)

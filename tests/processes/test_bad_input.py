@@ -63,6 +63,9 @@ ERROR_LINES = {
     ("--nnodes=0", SCRIPT): f"--nnodes '0' {NOT_A_RANGE}",
     ("--nnodes=two", SCRIPT): f"--nnodes 'two' {NOT_A_RANGE}",
     ("--nnodes=2", "--node_rank=2", SCRIPT): "--node_rank 2 is not one of 2 nodes: give 0 to 1",
+    ("--nnodes=2", "--master_port=0", SCRIPT): (
+        "--master_port 0 names no port that other nodes could find: give one that is free"
+    ),
     ("--nproc_per_node=0", SCRIPT): "--nproc_per_node 0 starts no worker: give 1 or more",
     ("--nproc_per_node=many", SCRIPT): (
         "--nproc_per_node 'many' is refused (Unsupported nproc_per_node value: many): give a number, auto, or a device "

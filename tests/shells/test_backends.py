@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softrun.agent.errors import UsageError
+from softrun.agent.protocol.model import Address
 from softrun.agent.store import secrets
 from softrun.agent.store.backends import Backend, choose_backend
 from softrun.agent.store.secrets import token_path
@@ -29,6 +30,12 @@ def test_nobody_listens_further_than_its_endpoint_reaches(name: str, host: str, 
 
 def test_who_was_told_its_address_by_the_user_listens_everywhere_because_that_may_only_lead_here() -> None:
     assert chosen("static", "192.0.2.1:29400", "192.0.2.1", is_host=True).bind == ""
+
+
+@pytest.mark.parametrize(("port", "named"), [(29500, Address("127.0.0.1", 29500)), (0, None)])
+def test_a_job_of_one_node_may_leave_the_port_to_softrun(port: int, named: Address | None) -> None:
+    policy, endpoint = load_policy("soft"), f"127.0.0.1:{port}"
+    assert choose_backend("static", endpoint, {}, policy, "job", "node", 1, None).named_store == named
 
 
 @pytest.mark.parametrize("path", ["", " "])
