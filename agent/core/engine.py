@@ -35,7 +35,7 @@ from softrun.agent.core.worker_slot import SIGKILL
 from softrun.agent.live.live_calls import LiveCalls
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
-from softrun.agent.protocol.descriptions import describe_other_job, describe_round
+from softrun.agent.protocol.descriptions import describe_namesake, describe_other_job, describe_round
 from softrun.agent.protocol.effects import Effect, Outbox, Outcome, Result
 from softrun.agent.protocol.live import Calls, Verdict
 from softrun.agent.protocol.model import (
@@ -626,6 +626,8 @@ class Engine:
         gives_up_at = self._shared.gives_up_at
         if gives_up_at is not None and self._now >= gives_up_at:
             self._stages.leave(Result(Outcome.STORE_LOST, self._shared.failure), self._now)
+        elif leader is not None and self._is_one_too_many(leader):
+            self._stages.leave(Result(Outcome.USAGE, describe_namesake(leader.host)), self._now)
         elif self._stages.is_over(self._now):
             job = self._config.job
             text = (
@@ -633,6 +635,15 @@ class Engine:
                 "them, lower --nnodes, or raise join_timeout in --rdzv_conf"
             )
             self._stages.leave(Result(Outcome.RENDEZVOUS_FAILED, text), self._now)
+
+    def _is_one_too_many(self, leader: Member) -> bool:
+        """Whether the job is one of a single node, and another one works on it: then this is a second job."""
+        record = self.record
+        if record is None or record.settings.max_nodes > 1 or record.phase is not Phase.SEALED:
+            return False
+        said = self._election.leadership.reports.get(leader.node)
+        works = said is not None and said.intent is NodeIntent.READY and not said.leaving
+        return works and leader.node != self._config.node and not self._standing.is_placed
 
     def _look_again(self) -> None:
         """Enter the newest world, if this node has a place there and could not enter it before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from softrun.agent.protocol.model import Address, JobSettings, Round
+from softrun.agent.protocol.printable import printable
 
 MOST_NAMED = 8  # nodes, in a line
 
@@ -37,6 +38,14 @@ def describe_other_job(theirs: JobSettings, ours: JobSettings) -> str:
     return (
         f"the job of this --rdzv_id runs with {_flags(theirs)}, this agent was started with {_flags(ours)}: "
         "use the same flags, or another --rdzv_id"
+    )
+
+
+def describe_namesake(host: str) -> str:
+    """Say why a second agent cannot take part in a job of one node, which runs on `host`."""
+    return (
+        f"a job of this --rdzv_id, of one node, runs on {printable(host)} and has this endpoint: give this one another "
+        "--rdzv_endpoint or --master_port, and another --rdzv_id, or wait until that one has ended"
     )
 
 
