@@ -49,10 +49,12 @@ class Halves(Checker):
 
     @property
     def quorum(self) -> set[str]:
-        """The half that is a quorum of the last record that both have, if one is."""
+        """The half that has gone on as a quorum of the last record that both have, if one has."""
         both = [round_ for round_, nodes in self._knew.values() if all(nodes & half for half in self.halves)]
         last = max(both, key=lambda round_: round_.version)
-        return next((half for half in self.halves if is_quorum(last, half)), set())
+        next_ = [nodes for round_, nodes in self._knew.values() if round_.version == last.version + 1]
+        went_on = set().union(*next_)
+        return next((half for half in self.halves if is_quorum(last, half & went_on)), set())
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         if isinstance(effect, do.Note) and effect.error:
