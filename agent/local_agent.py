@@ -131,12 +131,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
                 f"--rdzv_backend {self._handler.get_backend()!r} is a handler made for torch, which can only "
                 "restart every worker: leave --restart_policy out, or use c10d, etcd3 or static"
             )
-        self._overridden = self._overrides()
-        if self._overridden and not self._policy.restarts_everybody():
-            raise UsageError(
-                f"{type(self).__name__} overrides {', '.join(self._overridden)}, which only torch's run calls, and "
-                "that restarts every worker: leave restart_policy out, or do that in a policy or in the workers"
-            )
+        self._is_run_by_torch()
         try:
             get_logging_handler(spec.event_log_handler)
         except KeyError as error:
@@ -153,7 +148,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
         Raises torch's SignalException after a signal that made this node leave, and a SoftrunError with one line for
         anything but a worker's failure that ends the job. If torch has a class for that error, it is of both classes.
         """
-        if not isinstance(self._handler, SoftrunRendezvousHandler) or self._overridden:
+        if not isinstance(self._handler, SoftrunRendezvousHandler) or self._is_run_by_torch():
             result: RunResult = super().run(role)
             return result
         if self._handler.is_closed():
@@ -178,9 +173,16 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             self._tell_all()
             self._stop_watching()
 
-    def _overrides(self) -> list[str]:
-        """Those of the methods of which torch's run is made that are this program's own."""
-        return [name for name in OF_TORCHS_RUN if _function(self, name) is not _function(LocalElasticAgent, name)]
+    def _is_run_by_torch(self) -> bool:
+        """Whether methods of which torch's run is made are this program's own. Raises UsageError if that run would not
+        do what the policy says."""
+        own = [name for name in OF_TORCHS_RUN if _function(self, name) is not _function(LocalElasticAgent, name)]
+        if own and not self._policy.restarts_everybody():
+            raise UsageError(
+                f"{type(self).__name__} overrides {', '.join(own)}, which only torch's run calls, and that restarts "
+                "every worker: leave restart_policy out, or do that in a policy or in the workers"
+            )
+        return bool(own)
 
     # --- what the supervisor calls
 

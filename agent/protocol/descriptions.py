@@ -44,8 +44,8 @@ def describe_other_job(theirs: JobSettings, ours: JobSettings) -> str:
 def describe_namesake(host: str) -> str:
     """Say why a second agent cannot take part in a job of one node, which runs on `host`."""
     return (
-        f"a job of this --rdzv_id, of one node, runs on {printable(host)} and has this endpoint: give this one another "
-        "--rdzv_endpoint or --master_port, and another --rdzv_id, or wait until that one has ended"
+        f"a job of this --rdzv_id runs already on {printable(host)}, its one node: give this one another --rdzv_id, "
+        "and a --rdzv_endpoint or --master_port of its own, or wait until that one has ended"
     )
 
 

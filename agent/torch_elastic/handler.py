@@ -88,9 +88,9 @@ class SoftrunRendezvousHandler(RendezvousHandler):
         return closed or (self._torchs is not None and bool(self._torchs.is_closed()))
 
     def set_closed(self) -> None:
-        """Close the job: agents of this process that come to it raise RendezvousClosedError, and so does everybody who
-        meets as torch's agents do. A job of softrun's agents that runs goes on; end its agents to end it. With static
-        it does nothing, as with torch."""
+        """Close the job: agents that this process starts later raise RendezvousClosedError and, if this handler has met
+        others as torch's agents do, so do they all. A job of softrun's agents that runs goes on; end its agents to end
+        it. With static it does nothing, as with torch."""
         if self.params.backend == "static":
             return
         self._closed.add(self)

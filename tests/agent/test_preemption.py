@@ -176,6 +176,16 @@ def test_a_leader_that_leaves_leads_on_where_nobody_else_can() -> None:
     assert not decide(stops, told("a"), told("b"), leader="a").hands_over
 
 
+def test_a_leader_without_which_too_few_are_left_waits_as_well_before_it_goes() -> None:
+    world, timers = sealed(A, B, job=TWO), LeaderTimers()
+    reports = replace(told("a"), heeds=False), replace(heeds("b"), heeds=False)
+    assert decide(world, *reports, timers=timers, leader="a").again_at == 0.3
+    assert decide(world, *reports, timers=timers, leader="a", now=0.3).expels_leavers
+    both = reports[0], replace(told("b"), heeds=False)
+    assert decide(world, *both, leader="a").expels_leavers, "all are told: nothing is waited for"
+    assert decide(world, *reports, leader="b").expels_leavers, "it leads on itself"
+
+
 def test_a_leader_whose_workers_do_not_heed_waits_as_well_before_it_hands_over() -> None:
     timers = LeaderTimers()
     reports = replace(told("a"), heeds=False), replace(heeds("b"), heeds=False)

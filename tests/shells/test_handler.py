@@ -96,6 +96,22 @@ def test_methods_that_a_program_overrides_are_called(handler_for: Callable[..., 
     assert agent.started == 1
 
 
+def test_a_method_that_is_replaced_on_the_agent_itself_is_called(
+    handler_for: Callable[..., SoftrunRendezvousHandler],
+) -> None:
+    agent = LocalElasticAgent(spec_for(handler_for(), seven), DefaultLogsSpecs(), start_method="fork")
+    right, stopped = agent._stop_workers, []
+
+    def stop(group: WorkerGroup) -> None:
+        stopped.append(group)
+        right(group)
+
+    agent._stop_workers = stop  # type: ignore[method-assign]
+    agent._exit_barrier = lambda: stop(agent.get_worker_group())  # type: ignore[method-assign]
+    assert agent.run().return_values == {0: 7}
+    assert stopped
+
+
 def test_a_policy_that_would_not_call_them_refuses_them(handler_for: Callable[..., SoftrunRendezvousHandler]) -> None:
     with pytest.raises(UsageError, match="Mine overrides _start_workers"):
         Mine(spec_for(handler_for()), DefaultLogsSpecs(), restart_policy="soft")

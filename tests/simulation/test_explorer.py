@@ -6,7 +6,8 @@ import pytest
 from one_replica import FIRST, JOB, A, B
 from values import of_job, sealed
 
-from simulation.explorer import WITNESS, Bounds, BrokenError, explore
+from simulation.explored_agents import WITNESS
+from simulation.explorer import Bounds, BrokenError, explore
 from simulation.mutants import consensus, leases, those
 from simulation.mutants.mutant import Mutant
 from softrun.agent.protocol.model import Accept, Accepted, Decided
