@@ -160,6 +160,7 @@ class ForkServer:
                         (resource.RLIMIT_NOFILE, *resource.getrlimit(resource.RLIMIT_NOFILE)),
                         (reaper.LIMIT, *reaper.limits_with(environment[reaper.VARIABLE])),
                     ],
+                    "signals": [signum for signum in signal.valid_signals() if callable(signal.getsignal(signum))],
                     "directory": directory,
                     "out": out,
                     "err": err,

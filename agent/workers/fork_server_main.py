@@ -152,6 +152,8 @@ def become_worker(order: dict[str, Any], *lifeline: int) -> None:
     for limit, soft, hard in order["limits"]:
         with contextlib.suppress(OSError, ValueError):  # a sandbox does not support it
             resource.setrlimit(limit, (soft, hard))
+    for signum in order["signals"]:  # a new process would have the default of those that the agent handles
+        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
     sys.stdout = sys.__stdout__ = reopened(sys.stdout, 1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = reopened(sys.stderr, 2)  # type: ignore[misc]
     sys.argv = list(order["argv"])

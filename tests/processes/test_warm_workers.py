@@ -109,6 +109,24 @@ def test_it_ends_in_order_on_a_signal(cluster: LocalCluster, start: Callable[...
 
 
 @pytest.mark.slow
+def test_who_is_started_in_the_background_can_be_interrupted(cluster: LocalCluster) -> None:
+    """A shell's `&` has SIGINT ignored. The agent handles it, so a new process would not ignore it, nor does a forked
+    one."""
+    path = cluster.directory / "script.py"
+    path.write_text(
+        "import time\n"
+        "print('begins', flush=True)\n"
+        "try:\n    time.sleep(100)\n"
+        "except KeyboardInterrupt:\n    print('saved', flush=True)\n"
+    )
+    launcher = softrun_command("--nproc_per_node=2", script=path)
+    node = cluster.start("node", ["env", "--ignore-signal=INT", *launcher])
+    cluster.wait_for("the workers", lambda: node.output().count("begins") == 2)
+    node.signal(signal.SIGINT)
+    assert node.wait() == 1
+    assert node.output().count("saved") == 2, node.output()
+
+
 def test_a_lost_template_costs_time_alone(cluster: LocalCluster, start: Callable[..., Node]) -> None:
     node = start("a", "count.py", str(STEPS), "0.01", warm=True, flags=("--worker_failure=replace", "--max_restarts=3"))
     before = {s.pid for s in cluster.wait_for_steps(2)}
