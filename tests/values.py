@@ -146,6 +146,7 @@ rounds: st.SearchStrategy[Round] = st.one_of(
         number=st.integers(1, 2**40),
         phase=st.just(Phase.SEALED),
         members=worlds,
+        finished=st.sampled_from(((), (0,))),
         worker_store=addresses,
         leave_after=numbers,
         **facts,  # type: ignore[arg-type]  # names of Round's own fields

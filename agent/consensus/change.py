@@ -36,7 +36,9 @@ def difference(before: Round | None, after: Round) -> Change:
             runs[-1] = (begin, count + 1)
         else:
             runs.append((place, 1))
-    return Change(replace(after, members=tuple(new)), tuple(runs))
+    kept = set(before.finished) if before is not None and _is_same_world(before, after, tuple(runs)) else set()
+    finished = tuple(place for place in after.finished if place not in kept)
+    return Change(replace(after, members=tuple(new), finished=finished), tuple(runs))
 
 
 def changed(before: Round | None, change: Change) -> Round | None:
@@ -56,6 +58,8 @@ def changed(before: Round | None, change: Change) -> Round | None:
     if next(new, None) is not None:
         return None
     after = replace(change.round, members=tuple(members))
+    if before is not None and _is_same_world(before, after, change.members):
+        after = replace(after, finished=tuple(sorted({*before.finished, *after.finished})))
     try:
         check_round(after)
     except ProtocolError:
@@ -77,6 +81,12 @@ def last_words(
     if accepted is None:
         return LastWords(known, names, promised)
     return LastWords(known, names, promised, accepted_in, difference(record, accepted))
+
+
+def _is_same_world(before: Round, after: Round, runs: tuple[tuple[int, int], ...]) -> bool:
+    """Whether those that have finished before still have: they are not sent again."""
+    is_whole = runs == ((0, len(before.members)),)
+    return is_whole and (after.number, after.phase) == (before.number, before.phase)
 
 
 def _members(record: Round | None) -> tuple[Member, ...]:

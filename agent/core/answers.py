@@ -22,6 +22,11 @@ class Answers:
         return self._workers.never_asks or self.to(trigger) is Response.STOP_MEET_START
 
     @property
+    def begins_again(self) -> bool:
+        """Whether each restart begins all work again, as torch's own agent does, also what was finished."""
+        return self._policy.restarts_everybody()
+
+    @property
     def restarts_all(self) -> bool:
         """Whether all workers are restarted even if the next world has the same members."""
         return self.stops_for(Trigger.WORLD_BROKEN)

@@ -9,12 +9,14 @@ There are three ways, from the gentlest on:
   It takes workers that heed (`softrun.on_leave`).
 - **At once**: the workers get the signal.
 
-Who is told twice leaves at once.
+A stop is no hurry: supervisors repeat their signals, and the workers may be saving. `--shutdown_timeout` is the limit.
+A person who will not wait sends SIGQUIT after the first signal, or Ctrl-C three times within a second.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from softrun.agent.core.answers import Answers
 from softrun.agent.core.engine_config import EngineConfig
@@ -27,8 +29,10 @@ from softrun.agent.protocol.model import Phase, Round
 from softrun.policies import Response, Trigger
 from softrun.runtime.events import Preemption, WorldChangeEvent
 
-ONCE_S = 1.0
-"""Schedulers send a signal to a process and to its group, or twice: within this time it is the same one."""
+SIGINT, SIGQUIT = 2, 3
+IMPATIENT = 3
+IMPATIENT_S = 1.0
+"""So many SIGINTs within so many seconds come from a person who will not wait."""
 
 
 class Departures:
@@ -50,6 +54,8 @@ class Departures:
         self._standing = standing
         self._stages = stages
         self._effects = effects
+        self._interrupted_at: list[float] = []  # the last SIGINTs
+        self._was_repeated = False
         limit_s = config.time_limit_s
         self._time_up_at = None if limit_s is None else now + max(limit_s - config.grace_s, 0.0)
 
@@ -61,15 +67,33 @@ class Departures:
     # --- it is told to
 
     def signalled(self, signum: int, now: float) -> None:
-        """This agent got a signal, with workers that are not being ended yet."""
-        leaving = self._standing.departure
-        if leaving is None:
-            self._begin(Result(Outcome.SIGNALLED, signum=signum), now)
-        elif leaving.told_at is None:  # the others were told before
+        """This agent got a signal, with workers that have not all ended."""
+        leaving, goes = self._standing.departure, self._stages.stage is Stage.LEAVING
+        is_first = leaving is None and not goes
+        if self._is_impatient(signum, is_first=is_first, now=now):
+            if goes:
+                self._effects += self._workers.stop(SIGKILL, now)
+            else:
+                self._stages.leave(Result(Outcome.SIGNALLED, signum=signum), now, SIGKILL)
+        elif leaving is not None and leaving.told_at is None:  # the others were told before
             leaving.told_at = now
             leaving.result = replace(leaving.result, signum=signum)
-        elif now >= leaving.told_at + ONCE_S or not leaving.saves:
-            self._stages.leave(Result(Outcome.SIGNALLED, signum=signum), now, signum)
+        elif is_first:
+            self._begin(Result(Outcome.SIGNALLED, signum=signum), now)
+        elif not self._was_repeated:
+            self._was_repeated = True
+            self._effects.note(
+                f"this node is leaving already, and its workers have {self._config.grace_s:g} s to save and to end: "
+                "SIGQUIT, or Ctrl-C three times within a second, kills them at once",
+                warning=True,
+            )
+
+    def _is_impatient(self, signum: int, *, is_first: bool, now: float) -> bool:
+        if signum == SIGINT:
+            self._interrupted_at = [*self._interrupted_at, now][-IMPATIENT:]
+        since = self._interrupted_at[0] if len(self._interrupted_at) == IMPATIENT else -inf
+        presses = signum == SIGINT and now - since <= IMPATIENT_S
+        return not is_first and (presses or signum == SIGQUIT)
 
     def _begin(self, result: Result, now: float, *, all_leave: bool = False) -> None:
         goes_on = not all_leave and self._others_may_go_on()

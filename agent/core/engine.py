@@ -31,7 +31,6 @@ from softrun.agent.core.standing import Standing
 from softrun.agent.core.step_barrier import StepBarrier
 from softrun.agent.core.worker_health import WorkerHealth
 from softrun.agent.core.worker_news import WorkerNews
-from softrun.agent.core.worker_slot import SIGKILL
 from softrun.agent.live.live_calls import LiveCalls
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
@@ -110,6 +109,7 @@ class Engine:
             together_s=TOGETHER_S,
             gives_up_s=config.join_timeout_s - save_s,
             save_s=save_s,
+            begins_again=policy.restarts_everybody(),
         )
         agrees = bool(config.endpoints)
         self._election = Election(config.node, config.beat_interval_s, config.beat_tolerance_s, timeouts, now, agrees)
@@ -348,6 +348,8 @@ class Engine:
                 self._meet(round_)
             case Stage.WORKING if news:
                 self._meet(round_)
+            case Stage.FINISHED if news and self._answers.begins_again:
+                self._stages.restart(self._now, charged=False)
             case Stage.FINISHED if news:
                 self._enter(round_)  # they ended while this world was being made, and the others wait for them in it
             case Stage.WORKING | Stage.FINISHED:
@@ -385,10 +387,14 @@ class Engine:
             self._standing.break_world()
 
     def _fell_short(self) -> None:
+        text = "too few nodes are left: waiting for others"
         match self.stage:
             case Stage.WORKING:
                 self._stages.halt(self._now)
-                self._effects.note("too few nodes are left: waiting for others", warning=True)
+                self._effects.note(text, warning=True)
+            case Stage.FINISHED if self._answers.begins_again:
+                self._stages.restart(self._now, charged=False)
+                self._effects.note(f"{text}, to begin all work again", warning=True)
             case Stage.WAITING | Stage.RESTARTING | Stage.FINISHED | Stage.LEAVING:
                 pass
 
@@ -450,8 +456,10 @@ class Engine:
 
     def _closed(self, round_: Round) -> None:
         match self.stage:
-            case Stage.FINISHED:
+            case Stage.FINISHED if not (round_.outcome and self._answers.begins_again):
                 self._end(self._departures.result())
+            case Stage.FINISHED:  # what it has done is worth nothing without the rest
+                self._end(Result(Outcome.JOB_FAILED, round_.outcome))
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING if round_.outcome:
                 self._stages.leave(
                     Result(Outcome.JOB_FAILED, round_.outcome, tuple(self._stages.verdict.failures)), self._now
@@ -469,11 +477,11 @@ class Engine:
         match self.stage:
             case Stage.WAITING | Stage.WORKING | Stage.RESTARTING:
                 self._departures.signalled(signum, self._now)
-            case Stage.FINISHED:
-                self._stages.leave(self._departures.result(), self._now)
             case Stage.LEAVING:
                 self._hurry = True
-                self._effects += self._workers.stop(SIGKILL, self._now)
+                self._departures.signalled(signum, self._now)
+            case Stage.FINISHED:
+                self._end(self._departures.result())  # nobody misses who has finished
 
     def _store_lost(self, reason: str) -> None:
         match self.stage:
@@ -637,8 +645,13 @@ class Engine:
             self._stages.leave(Result(Outcome.RENDEZVOUS_FAILED, text), self._now)
 
     def _is_one_too_many(self, leader: Member) -> bool:
-        """Whether the job is one of a single node, and another one works on it: then this is a second job."""
+        """Whether the job is one of a single node, and another one works on it: then this is a second job.
+
+        It is not if it has lost its place to the other one.
+        """
         record = self.record
+        if self._standing.incarnation > 1 or self._workers.told is not None:
+            return False
         if record is None or record.settings.max_nodes > 1 or record.phase is not Phase.SEALED:
             return False
         said = self._election.leadership.reports.get(leader.node)

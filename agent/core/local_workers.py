@@ -450,14 +450,15 @@ class LocalWorkers:
             raise AssertionError("renewed workers that live")
         self._begin_again([slot.renewed() for slot in self._slots])
 
-    def rewind(self) -> None:
+    def rewind(self, *, begins_again: bool = False) -> None:
         """After all workers were stopped: let every slot start again in the place that its node already has.
 
-        Workers that are done stay done: "finished work is never run again".
+        Workers that are done stay done ("finished work is never run again"), unless all work `begins_again`.
         """
         if self.living():
             raise AssertionError("rewound workers that live")
-        self._begin_again([slot if slot.state is State.DONE else slot.cleared() for slot in self._slots])
+        stays = () if begins_again else (State.DONE,)
+        self._begin_again([slot if slot.state in stays else slot.cleared() for slot in self._slots])
 
     def _begin_again(self, slots: list[WorkerSlot]) -> None:
         self._slots = slots

@@ -66,7 +66,8 @@ class SharedRecord:
         self._node = config.node
         self._interval_s = config.beat_interval_s
         self._search_s = config.search_s
-        self._lost_s = max(config.search_s, LOST_TOLERANCES * config.beat_tolerance_s)
+        self._join_timeout_s = config.join_timeout_s
+        self._least_s = LOST_TOLERANCES * config.beat_tolerance_s
         self._standing = standing
         self._stages = stages
         self._election = election
@@ -379,7 +380,9 @@ class SharedRecord:
 
     @property
     def _despairs_at(self) -> float:
-        return self._searches_until - self._search_s / 2
+        # Later than that, its own time would be over before others could join it.
+        in_vain_s = max(min(self._search_s, self._join_timeout_s), self._least_s) / 2
+        return self._searches_until - self._search_s + in_vain_s
 
     @property
     def failure(self) -> str:
@@ -439,8 +442,8 @@ class SharedRecord:
         replica = self._replica
         since, by_all = (replica.since, replica.accepted_by_all) if replica is not None else (self._now, False)
         self._effects += self._election.adopt(round_, since, accepted_by_all=by_all)
-        if self._search_s < self._lost_s:
-            self._search_s, self._searches_until = self._lost_s, self._now + self._lost_s
+        if self._search_s < self._least_s:
+            self._search_s, self._searches_until = self._least_s, self._now + self._least_s
 
     @property
     def is_kept(self) -> bool:

@@ -41,8 +41,8 @@ TRANSITIONS = {
     (Stage.WORKING, Stage.LEAVING): "signal, restarts spent, store lost",
     (Stage.RESTARTING, Stage.WAITING): "the workers are gone",
     (Stage.RESTARTING, Stage.LEAVING): "restarts spent, signal, store lost",
-    (Stage.FINISHED, Stage.LEAVING): "signal",
-    (Stage.FINISHED, Stage.ENDED): "all nodes are done",
+    (Stage.FINISHED, Stage.RESTARTING): "hard: the world changed",
+    (Stage.FINISHED, Stage.ENDED): "all nodes are done, or signal",
     (Stage.LEAVING, Stage.LEAVING): "another reason to leave",
     (Stage.LEAVING, Stage.ENDED): "the workers are gone",
 }
@@ -122,8 +122,8 @@ class Stages:
     def restart(self, now: float, *, charged: bool, withdraw: bool = False) -> None:
         """Stop the workers, to start them again. `charged`: one failed; `withdraw`: the node returns as a newcomer."""
         self.verdict.begin(charges=charged, now=now)
-        if withdraw:
-            self._standing.intent = NodeIntent.AWAY  # the peers scale down at once, not only when this node is back
+        # If it withdraws, the peers scale down at once, and not only when it is back.
+        self._standing.intent = NodeIntent.AWAY if withdraw else NodeIntent.READY
         self.enter(Stage.RESTARTING, now)
         self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw)
 
@@ -143,7 +143,7 @@ class Stages:
             self._workers.renew()
             self._standing.intent = NodeIntent.READY
         else:
-            self._workers.rewind()
+            self._workers.rewind(begins_again=self._answers.begins_again)
         self.enter(Stage.WAITING, now)
         return True
 
@@ -163,11 +163,11 @@ class Stages:
     def is_ending(self) -> bool:
         """Whether the job ends without the workers that would have to begin again."""
         record = self._standing.record
-        if record is not None and record.finishing:
+        if record is not None and record.finishing and not (self._answers.begins_again and record.preemption is None):
             return True
         match self._answers.to(Trigger.WORKER_FAILURE):
             case Response.STOP_MEET_START:
-                return False  # workers that are done stay done, and the others go on from their checkpoint
+                return False  # all go on from their checkpoint
             case Response.WITHDRAW_AND_RETURN:
                 return self._workers.through() > 0
             case _:

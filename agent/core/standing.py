@@ -139,17 +139,18 @@ class Standing:
         """Return its report as it is now. The sequence number rises if anything differs from the last report."""
         workers, leaving = self._workers, self.departure
         own, done = self.member(), workers.done()
+        again = self._answers.begins_again  # so what some of its workers have done does not count yet
         report = Report(
             member=own,
             intent=self.intent,
             known=self.record.id if self.record is not None else NO_RECORD,
-            done=done,
+            done=() if again and self.intent is not NodeIntent.FINISHED else done,
             broken_round=self.broken_round,
             reason=self.reason or (leaving.reason if leaving is not None else ""),
             sequence=self.said.sequence if self.said is not None else 0,
             fault=self._health.to_say(now),
-            missed_round=workers.missed,
-            through=workers.through(),
+            missed_round=0 if again else workers.missed,
+            through=0 if again else workers.through(),
             stuck=workers.has_stuck(),
             since=workers.since(),
             leaving=leaving is not None,
@@ -227,6 +228,7 @@ class Standing:
         if (
             record is not None
             and self._yielded != record.edition
+            and (not own.workers or self._config.node in record.finished_nodes)
             and all(worker.local_rank in done for worker in own.workers)
             and self.is_placed
         ):

@@ -183,7 +183,7 @@ class WorkerNews:
                 if failure is not None:
                     self._failed(failure, now)
                     return
-                if self._workers.incomplete or (self._workers.unbuilt and not self._answers.restarts_all):
+                if (self._workers.incomplete or self._workers.unbuilt) and not self._answers.restarts_all:
                     self._standing.break_world()
                 if self._workers.through():
                     self._effects += self._workers.dismiss(now)

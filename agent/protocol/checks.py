@@ -122,6 +122,10 @@ def _of_round(round_: Round, *, whole: bool = True) -> Iterator[str]:
         yield from _of_address("worker_store", round_.worker_store)
     for node in round_.lost:
         yield from _name("lost node", node)
+    if whole and any(not 0 <= place < len(round_.members) for place in round_.finished):
+        yield "finished names places that no member has"
+    if len(set(round_.finished)) < len(round_.finished):
+        yield "finished names a member twice"
     if round_.witness in round_.by_node:
         yield f"member {_shown(round_.witness)} is the witness as well"
     for verdict in round_.verdicts:

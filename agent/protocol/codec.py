@@ -44,7 +44,7 @@ from softrun.agent.protocol.model import (
     Worker,
 )
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 """The version of the record and of the messages. All agents of a job must speak the same one."""
 MAX_LINE = 8 << 20
 """The bytes of the longest message."""

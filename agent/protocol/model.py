@@ -169,6 +169,7 @@ class Round:
     worker_store: Address | None = None  # of the agent that sealed the world; None: the user has named a place
     lost: tuple[str, ...] = ()  # nodes judged dead by the transition to this version
     finishing: bool = False  # a node has finished: no newcomers are admitted
+    finished: tuple[int, ...] = ()  # which of the members have, by their places among them: nobody misses them
     outcome: str = ""  # if CLOSED: why the job failed; empty after success
     fault: WorkerFault | None = None  # what ended the world before this one, if a fault did
     leave_after: int = 0  # the step after which all leave the world before this one; 0: at once
@@ -222,6 +223,11 @@ class Round:
     def by_node(self) -> dict[str, Member]:
         """Its members, in rank order."""
         return {member.node: member for member in self.members}
+
+    @cached_property
+    def finished_nodes(self) -> frozenset[str]:
+        """The nodes of those that have finished."""
+        return frozenset(self.members[place].node for place in self.finished)
 
 
 @dataclass(frozen=True, slots=True)

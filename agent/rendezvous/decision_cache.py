@@ -60,6 +60,7 @@ def stands(decision: Decision, before: Report | None, report: Report, heard: int
         told=report.told,  # only the number of the next world
         never_came=report.never_came,
     )
-    if decision.unfinished and decision.unfinished != report.member.node and report.intent is NodeIntent.FINISHED:
+    others_work = decision.unfinished and report.member.node not in (decision.unfinished, decision.leader)
+    if others_work and report.intent is NodeIntent.FINISHED:
         same = replace(same, intent=report.intent, done=report.done, through=report.through)
     return report == same

@@ -18,7 +18,7 @@ from functools import cached_property
 from math import inf
 
 from softrun.agent.protocol.descriptions import count
-from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round, Worker
+from softrun.agent.protocol.model import Address, Member, NodeIntent, Phase, Report, Round
 from softrun.agent.rendezvous import member_status, ranks, transitions
 from softrun.agent.rendezvous.member_status import MemberStatus
 from softrun.runtime.events import Preemption, WorkerFault, joined
@@ -41,6 +41,7 @@ class LeaderTimeouts:
     together_s: float = 0.0  # after one node was told to leave, for others that may be told at the same moment
     gives_up_s: float = 0.0  # for members that are missing, before those that wait for them save and leave; 0: for ever
     save_s: float = 0.0  # how long they may take to do that
+    begins_again: bool = False  # each new world begins all work again, also what was finished
 
 
 @dataclass
@@ -54,6 +55,7 @@ class LeaderTimers:
     barrier_since: float | None = None
     attempts: int = 0  # how many barriers have come to nothing
     leaving_since: float | None = None
+    finished_since: float | None = None
     short_since: float | None = None
 
 
@@ -65,7 +67,7 @@ class Decision:
     `asks_barrier`: the workers are to agree on a step. `expels_leavers`: nodes that leave must not wait for others.
     `hands_over`: the leader leaves, and another is to lead on.
 
-    A decision looks at all N nodes, and N nodes report when a world begins or ends. So the last four fields say which
+    A decision looks at all N nodes, and N nodes report when a world begins or ends. So the last five fields say which
     reports cannot change it (`softrun.agent.rendezvous.decision_cache`).
     """
 
@@ -78,7 +80,8 @@ class Decision:
     crowd: int = 0  # while fewer nodes than this have been heard, newcomers change nothing
     unheard: str = ""  # until this node is heard or dead, only a failure that ends the job changes anything
     unanswered: str = ""  # until this node answers the barrier, the answers of others change nothing
-    unfinished: str = ""  # until this node has finished, it changes nothing if others finish
+    unfinished: str = ""  # until this node has finished, it changes nothing if others finish, but for the leader
+    leader: str = ""  # who decides, if it waits for one that has not finished
 
     @property
     def is_idle(self) -> bool:
@@ -130,7 +133,9 @@ class _Case:
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
         return {
-            m.node: member_status.status_of(m, self.reports.get(m.node), m.node in self.dead, self.round)
+            m.node: member_status.status_of(
+                m, self.reports.get(m.node), m.node in self.dead, self.round, self.timeouts.begins_again
+            )
             for m in self.round.members
         }
 
@@ -144,6 +149,11 @@ class _Case:
     def lost(self) -> tuple[str, ...]:
         return tuple(sorted(node for node, what in self.statuses.items() if what is MemberStatus.LOST))
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those that are not in the next world because they are gone."""
+        return tuple(sorted((*self.lost, *self.gone))) if self.begins_again else self.lost
+
     @cached_property
     def living(self) -> list[Member]:
         """The members that have a place in the next world, including those that want to leave."""
@@ -151,8 +161,46 @@ class _Case:
 
     @cached_property
     def anyone_done(self) -> bool:
+        if self.begins_again:
+            return bool(self.finished)
         # A node that was taken for dead while it finished is believed, too: the work is done, with or without it.
-        return any(report.intent is NodeIntent.FINISHED for report in self.of_this_job.values())
+        reported = any(report.intent is NodeIntent.FINISHED for report in self.of_this_job.values())
+        return reported or bool(self.round.finished)
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether the next world begins all work again, also what was finished in this one."""
+        return self.timeouts.begins_again and self.round.preemption is None
+
+    @cached_property
+    def finished(self) -> list[Member]:
+        """The members that have finished."""
+        return [m for m in self.round.members if self.statuses[m.node] is MemberStatus.DONE]
+
+    @cached_property
+    def unrecorded(self) -> list[int]:
+        """The places of those that have finished and are not recorded yet."""
+        known = self.round.finished_nodes
+        places = {m.node: place for place, m in enumerate(self.round.members)} if self.finished else {}
+        return [places[m.node] for m in self.finished if m.node not in known]
+
+    @cached_property
+    def recorded_at(self) -> float | None:
+        """When to record them; None: there are none. Many finish together, and most jobs end then."""
+        timers = self.timers
+        if not self.unrecorded:
+            timers.finished_since = None
+            return None
+        if timers.finished_since is None:
+            timers.finished_since = self.now
+        is_first = not self.round.finishing
+        leads = any(self.round.members[place].node == self.leader for place in self.unrecorded)  # and leads no more
+        return self.now if is_first or leads else timers.finished_since + self.timeouts.together_s
+
+    @cached_property
+    def gone(self) -> list[str]:
+        """Those whose agents have ended as well: nobody misses them, unless all work begins again."""
+        return sorted(m.node for m in self.finished if m.node in self.dead)
 
     @cached_property
     def newcomers(self) -> list[Member]:
@@ -175,14 +223,25 @@ class _Case:
         return [m for m in self.living if m.node not in self.leaving]
 
     @cached_property
+    def kept(self) -> list[Member]:
+        """The members of this world that are in the next one, in order: those that stay, and who is to work again."""
+        if not (self.begins_again and self.finished):
+            return self.stay
+        stay = {m.node: m for m in self.stay}
+        heard = {m.node: self.reports[m.node].member for m in self.finished if m.node in self.reports}
+        again = {m.node: heard.get(m.node, m) for m in self.finished if m.node not in self.gone}
+        return [member for m in self.round.members if (member := stay.get(m.node) or again.get(m.node)) is not None]
+
+    @cached_property
     def world(self) -> list[Member]:
         """The members of the next world, as it would be now."""
-        room = self.round.settings.max_nodes - len(self.stay)
-        return [*self.stay, *self.newcomers[: max(room, 0)]]
+        room = self.round.settings.max_nodes - len(self.kept)
+        return [*self.kept, *self.newcomers[: max(room, 0)]]
 
     @property
     def least(self) -> int:
-        return 1 if self.round.finishing else self.round.settings.min_nodes
+        is_last = self.round.finishing and not self.begins_again
+        return 1 if is_last else self.round.settings.min_nodes
 
     @property
     def few(self) -> bool:
@@ -202,11 +261,14 @@ class _Case:
         return _fault(self.round, self.reports)
 
     def seal(self, fault: WorkerFault | None = None) -> Round:
-        told = max((self.reports[m.node].told for m in self.world), default=0)
-        return transitions.seal(self.round, self.world, self.store, self.lost, fault, after=told)
+        heard = (self.reports[m.node] for m in self.world if m.node in self.reports)
+        told = max((report.told for report in heard), default=0)
+        return transitions.seal(
+            self.round, self.world, self.store, self.missing, fault, after=told, begins_again=self.begins_again
+        )
 
     def fall_short(self) -> Round:
-        return transitions.fall_short(self.round, self.stay, self.lost)
+        return transitions.fall_short(self.round, self.kept, self.missing, self.begins_again)
 
     def stop(self, preemption: Preemption) -> Round:
         """A last world of all that live, in which the workers save."""
@@ -237,10 +299,13 @@ def _the_work_is_done(case: _Case) -> Decision | None:
     begun = bool(round_.number and _survivors(round_, reports, case.living))
     over = anyone_through and not begun
     over = over or (round_.phase is Phase.SEALED and _too_late(round_, reports, case.living))
+    if case.begins_again:
+        over = 0 < len(case.finished) == len(round_.members)
     if over and not may_return:
         return Decision("all have finished", transitions.close(round_, ""))
-    if case.anyone_done and not round_.finishing:
-        return Decision("a node has finished", transitions.admit_nobody(round_))
+    is_due = case.recorded_at is not None and case.now >= case.recorded_at
+    if is_due or (case.anyone_done and not round_.finishing):
+        return Decision("a node has finished", transitions.admit_nobody(round_, case.unrecorded))
     if over:  # nobody starts from scratch meanwhile
         return Decision("all have finished, except a worker that may come back")
     return None
@@ -310,6 +375,18 @@ def _expels(case: _Case) -> Decision:
     return Decision(f"{', '.join(case.leaving)} must leave without waiting for the others", expels_leavers=True)
 
 
+def _the_work_cannot_begin_again(case: _Case) -> Decision | None:
+    """Somebody has finished and gone, and is missed now."""
+    if not (case.begins_again and case.gone) or len(case.world) >= case.round.settings.min_nodes:
+        return None
+    if not (case.lost or _shrunk(case.round, case.reports, case.statuses) or _broken(case.round, case.reports)):
+        return None
+    least = count(case.round.settings.min_nodes, "node")
+    have = "has" if len(case.gone) == 1 else "have"
+    outcome = f"the work has to begin again on {least}, but {named(case.gone)} {have} finished and gone"
+    return Decision(outcome, transitions.close(case.round, outcome))
+
+
 def _there_is_no_world(case: _Case) -> Decision | None:
     """Are there enough nodes for a world, if the round is OPEN?"""
     round_, world = case.round, case.world
@@ -319,7 +396,7 @@ def _there_is_no_world(case: _Case) -> Decision | None:
         return None
     if not case.enough:
         reason = f"{len(world)} of at least {round_.settings.min_nodes} nodes are here"
-        if case.lost and case.stay:
+        if case.lost and case.kept:
             # Nodes that live after all, and follow another that believes it leads, learn from this to come back.
             return Decision(reason, case.fall_short())
         return _nobody_comes(case, Decision(reason, crowd=0 if case.lost else round_.settings.min_nodes))
@@ -347,7 +424,7 @@ def _somebody_is_gone(case: _Case) -> Decision | None:
         return None
     if case.enough:
         return Decision(_who_is_missing(case.stay, case.statuses), case.seal(_anywhere(case.fault)))
-    if case.stay:
+    if case.kept:
         return Decision("too few nodes are left", case.fall_short())
     return Decision("nobody is left in this world")
 
@@ -355,7 +432,7 @@ def _somebody_is_gone(case: _Case) -> Decision | None:
 def _a_worker_has_a_fault(case: _Case) -> Decision | None:
     if case.fault is None or not case.enough:
         return None
-    alone = len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay)
+    alone = len(case.world) == len(case.kept) and not ranks.grown(case.round, case.stay)
     if case.timers.fault_since is None:
         case.timers.fault_since = case.now
     due = case.timers.fault_since + case.fault.last_call_wait
@@ -388,7 +465,7 @@ def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
         return None  # the world saves; a worker that is ready only now comes too late
     if case.leaving:
         decision = Decision(f"{', '.join(case.leaving)} leaves", case.seal())
-    elif len(case.world) == len(case.stay) and not ranks.grown(case.round, case.stay):
+    elif len(case.world) == len(case.kept) and not ranks.grown(case.round, case.stay):
         return None
     elif case.full:
         decision = Decision("newcomers fill the world", case.seal())
@@ -407,8 +484,9 @@ def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
 
 def _all_is_well(case: _Case) -> Decision:
     case.timers.enough_since = None
-    waits = case.stay and case.round.finishing
-    return Decision("nothing to do", unfinished=case.stay[-1].node if waits else "")
+    if not case.stay or case.recorded_at is None:
+        return Decision("nothing to do", again_at=case.recorded_at)
+    return Decision("nothing to do", again_at=case.recorded_at, unfinished=case.stay[-1].node, leader=case.leader)
 
 
 _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
@@ -418,6 +496,7 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
     _the_job_is_told_to_leave,
     _leavers_cannot_be_waited_for,
     _another_leads_on,
+    _the_work_cannot_begin_again,
     _there_is_no_world,
     _somebody_is_gone,
     _a_worker_has_a_fault,
@@ -465,11 +544,9 @@ def _after_last_call(case: _Case) -> Decision:
 
 
 def _living(round_: Round, reports: dict[str, Report], statuses: dict[str, MemberStatus]) -> list[Member]:
-    merged = [
-        ranks.merge(m, reports[m.node].member, reports[m.node].done)
-        for m in round_.members
-        if statuses[m.node] is MemberStatus.STAYS
-    ]
+    staying = [(m, reports[m.node]) for m in round_.members if statuses[m.node] is MemberStatus.STAYS]
+    # Who stays though it has finished is to work again.
+    merged = [ranks.merge(m, r.member, () if r.intent is NodeIntent.FINISHED else r.done) for m, r in staying]
     return [m for m in merged if m.workers]
 
 
@@ -513,13 +590,15 @@ def _shrunk(round_: Round, reports: dict[str, Report], statuses: dict[str, Membe
     return any(
         statuses[m.node] in (MemberStatus.WITHDRAWN, MemberStatus.LOST)
         or (statuses[m.node] is MemberStatus.STAYS and not _names_all(reports[m.node].member, m))
-        or (statuses[m.node] is MemberStatus.DONE and not set(m.workers) <= _done(reports[m.node]))
+        or (statuses[m.node] is MemberStatus.DONE and not _has_done_all(m, reports.get(m.node)))
         for m in round_.members
     )
 
 
-def _done(report: Report) -> set[Worker]:
-    return {worker for worker in report.member.workers if worker.local_rank in report.done}
+def _has_done_all(placed: Member, report: Report | None) -> bool:
+    if report is None or report.intent is not NodeIntent.FINISHED:
+        return True  # the record says that it has finished
+    return set(placed.workers) <= {worker for worker in report.member.workers if worker.local_rank in report.done}
 
 
 def _names_all(reported: Member, placed: Member) -> bool:

@@ -59,6 +59,7 @@ class Election:
     ) -> None:
         self._node = node
         self._agrees = agrees
+        self._begins_again = timeouts.begins_again
         self._interval_s = interval_s
         self._now = now
         self._record: Round | None = None
@@ -289,8 +290,9 @@ class Election:
 
         It is the first member that lives, as far as this agent knows, has not withdrawn and can be in the next world:
         its agent will host the store of that world, and nobody would notice the loss of one that is not a member.
-        One that leaves leads on until it hands over: many may be told to, one after the other. After these come those
-        that will not be in the next world, then those that have finished. If the agents keep the record the last
+        One that leaves leads on until it hands over: many may be told to, one after the other. So does one that has
+        finished until that is recorded. After these come those that will not be in the next world, then those that
+        have finished. If the agents keep the record the last
         are those that have withdrawn: their agents still have a say in what is the next record.
         """
         if record is None or record.is_last:
@@ -305,8 +307,12 @@ class Election:
                     if report is not None and member_status.goes_on(record, report):
                         return member
                     passing = passing or member
-                case MemberStatus.DONE if finished is None and not self._liveness.dead(member.node, self._now):
-                    finished = member
+                case MemberStatus.DONE if self._liveness.dead(member.node, self._now):
+                    pass
+                case MemberStatus.DONE if member.node not in record.finished_nodes:
+                    return member  # it may be the only one that knows who else has finished, and is to record that
+                case MemberStatus.DONE:
+                    finished = finished or member
                 case MemberStatus.WITHDRAWN if withdrawn is None and not self._liveness.dead(member.node, self._now):
                     withdrawn = member
                 case _:
@@ -329,7 +335,8 @@ class Election:
 
     def _status_of(self, member: Member, own: Report) -> MemberStatus:
         dead = member.node != self._node and self._liveness.dead(member.node, self._now)
-        return member_status.status_of(member, self._report_of(member, own), dead, self._record)
+        report = self._report_of(member, own)
+        return member_status.status_of(member, report, dead, self._record, self._begins_again)
 
     def _report_of(self, member: Member, own: Report) -> Report | None:
         return own if member.node == self._node else self.leadership.reports.get(member.node)
@@ -476,7 +483,10 @@ class Election:
         return (leader is None or stranger) and self._abandoned(record, own)
 
     def _has_finished(self, record: Round, own: Report) -> bool:
-        return record.finishing or any(self._status_of(m, own) is MemberStatus.DONE for m in record.members)
+        done = (self._status_of(m, own) is MemberStatus.DONE for m in record.members)
+        if self._begins_again and record.preemption is None:
+            return bool(record.members) and all(done)
+        return record.finishing or any(done)
 
     def _take_over(self, record: Round, own: Report, founds: bool) -> list[Effect]:
         if self._has_finished(record, own):

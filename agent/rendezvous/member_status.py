@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from softrun.agent.consensus.descent import Kin, kin
-from softrun.agent.protocol.model import Member, NodeIntent, Report, Round
+from softrun.agent.protocol.model import Member, NodeIntent, Phase, Report, Round
 
 
 class MemberStatus(Enum):
@@ -18,20 +18,33 @@ class MemberStatus(Enum):
     LOST = "lost"  # dead
 
 
-def status_of(member: Member, report: Report | None, dead: bool, record: Round | None) -> MemberStatus:
+def status_of(
+    member: Member, report: Report | None, dead: bool, record: Round | None, begins_again: bool = False
+) -> MemberStatus:
     """Return the status of a member of this record.
 
-    `report` is its newest, None if it was not heard; `dead`: it is taken for dead.
+    `report` is its newest, None if it was not heard; `dead`: it is taken for dead; `begins_again`: every new world
+    begins all work again, so who has finished in an earlier one is to work in this one.
     """
-    if report is not None and report.intent is NodeIntent.FINISHED and report.member.life == member.life:
+    if record is not None and member.node in record.finished_nodes:
+        return MemberStatus.DONE  # also if nobody who heard it is left
+    has_finished = report is not None and report.intent is NodeIntent.FINISHED and report.member.life == member.life
+    if report is not None and has_finished and not (begins_again and _is_to_work_again(report, record)):
         return MemberStatus.DONE  # for good, even if its agent goes away later
     if dead:
         return MemberStatus.LOST
     if report is None:
         return MemberStatus.UNHEARD
-    if report.member.life != member.life or report.intent is not NodeIntent.READY or is_elsewhere(report, record):
+    if report.member.life != member.life or is_elsewhere(report, record):
         return MemberStatus.WITHDRAWN
-    return MemberStatus.STAYS
+    return MemberStatus.STAYS if has_finished or report.intent is NodeIntent.READY else MemberStatus.WITHDRAWN
+
+
+def _is_to_work_again(report: Report, record: Round | None) -> bool:
+    """Return whether a node that has finished did so in a world before this record, which is not about to be over."""
+    if record is None or record.preemption is not None:
+        return False
+    return record.phase is Phase.OPEN or report.told < record.number
 
 
 def is_elsewhere(report: Report, record: Round | None) -> bool:

@@ -16,7 +16,7 @@ below. An agent that loses the race sees a higher version and goes on from there
 - `fall_short`: a world, or a meeting, lost members and too few are left; those keep their places, paused. Also if the
   leader cannot be in the next world, so that those that can have to seal it.
 - `take_over`: all nodes in the record are gone, and a newcomer begins a new meeting.
-- `admit_nobody`: the first node has finished; the world stays as it is, and nobody may join it.
+- `admit_nobody`: nodes have finished; the world stays as it is, nobody may join it, and nobody misses them.
 - `preempt`: the whole job is told to leave; the world stays as it is until its workers have saved. `seal` and
   `fall_short` keep that.
 - `decide`: the workers' calls have an answer, under `--commit durable`; the world stays as it is.
@@ -28,6 +28,7 @@ below. An agent that loses the race sees a higher version and goes on from there
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from softrun.agent.protocol.live import Verdict
@@ -60,6 +61,7 @@ def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
         lost=lost,
         stepless=stepless,
         heir=None,
+        finished=(),
         worked_s=0.0,  # nobody is left who has what came of it
         finishing=round_.finishing and round_.preemption is None,  # a preempted job goes on
         preemption=None,
@@ -71,8 +73,11 @@ def _without_workers(newcomer: Member) -> Member:
     return replace(newcomer, workers=())
 
 
-def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Round:
-    """Return a meeting of the members that `stay`, with the workers of theirs that were in `round_`."""
+def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...], begins_again: bool = False) -> Round:
+    """Return a meeting of the members that `stay`, with the workers of theirs that were in `round_`.
+
+    `begins_again`: all work is, also what was finished.
+    """
     placed = set(ranks.worker_lives(round_))
     kept = [
         replace(m, workers=tuple(w for w in m.workers if (*m.life, w.local_rank, w.incarnation) in placed))
@@ -84,6 +89,8 @@ def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...]) -> Roun
         phase=Phase.OPEN,
         members=ranks.order(round_, kept),
         lost=lost,
+        finishing=_is_finishing(round_, begins_again),
+        finished=(),
         preemption=_at_once(following.preemption),
     )
 
@@ -96,12 +103,13 @@ def seal(
     fault: WorkerFault | None = None,
     leave_after: int = 0,
     after: int = 0,
+    begins_again: bool = False,
 ) -> Round:
     """Return the next world, of `members`, whose workers meet at `store`.
 
     `lost` names the nodes that died, and `fault` is what ended the world before it, if a fault did. `leave_after` is
     the step after which all leave that world; 0: at once. `after`: the highest number of a world that one of the
-    members was in, maybe before this job was founded.
+    members was in, maybe before this job was founded. `begins_again`: all work is, also what was finished.
     """
     number = max(round_.number, after) + 1
     following = _next(round_)
@@ -115,8 +123,14 @@ def seal(
         # Only the first world can meet at a place named beforehand: nothing stale is there yet.
         worker_store=None if round_.settings.named_store and number == 1 else store,
         lost=lost,
+        finishing=_is_finishing(round_, begins_again),
+        finished=(),
         preemption=_at_once(following.preemption),
     )
+
+
+def _is_finishing(round_: Round, begins_again: bool) -> bool:
+    return round_.finishing and not (begins_again and round_.preemption is None)
 
 
 def preempt(round_: Round, preemption: Preemption) -> Round:
@@ -134,9 +148,10 @@ def _at_once(preemption: Preemption | None) -> Preemption | None:
     return None if preemption is None else preemption.model_copy(update={"after": 0})
 
 
-def admit_nobody(round_: Round) -> Round:
-    """Return the same world, closed to newcomers because a node has finished."""
-    return replace(_next(round_), finishing=True, leave_after=round_.leave_after)
+def admit_nobody(round_: Round, finished: Iterable[int] = ()) -> Round:
+    """Return the same world, closed to newcomers because nodes have finished: the members at these places, too."""
+    places = tuple(sorted({*round_.finished, *finished}))
+    return replace(_next(round_), finishing=True, finished=places, leave_after=round_.leave_after)
 
 
 def attest(round_: Round, witness: str) -> Round:
@@ -175,7 +190,7 @@ def close(round_: Round, outcome: str) -> Round:
 
 def give_up(round_: Round, heir: Address) -> Round:
     """Return the last record of a job that was founded twice. Its nodes join the other one, of which `heir` is."""
-    return replace(_next(round_), phase=Phase.GIVEN_UP, members=(), heir=heir)
+    return replace(_next(round_), phase=Phase.GIVEN_UP, members=(), finished=(), heir=heir)
 
 
 def taking_in(round_: Round, verdicts: tuple[Verdict, ...]) -> Round:

@@ -193,7 +193,7 @@ def test_while_a_member_is_quiet_a_broken_world_waits_for_longer() -> None:
 def test_one_that_exits_before_it_asks_is_missed_where_others_ask(asks: bool) -> None:
     finished = Report(B, NodeIntent.FINISHED, done=(0,), never_came=1)
     assert decide(sealed(A, B), ready(A, asks=asks), finished).reason == "a node has finished"
-    decision = decide(replace(sealed(A, B), finishing=True), ready(A, asks=asks), finished)
+    decision = decide(replace(sealed(A, B), finishing=True, finished=(1,)), ready(A, asks=asks), finished)
     assert decision.reason.startswith("the world is broken" if asks else "nothing to do")
 
 
@@ -352,7 +352,9 @@ def test_a_failure_of_the_job_closes_it_with_the_reason() -> None:
 def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
     job = replace(JOB, min_nodes=2)
     finishing = sealed(A, B, job=job, finishing=True)
-    assert decide(finishing, ready(A), Report(B, NodeIntent.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
+    recorded = replace(finishing, finished=(1,))
+    assert decide(recorded, ready(A), Report(B, NodeIntent.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
+    assert decide(recorded, ready(A), dead="b").reason == "nothing to do", "nobody who has heard it need be left"
     assert members(decide(finishing, ready(A), ready(B), dead="b")) == ["a"]
 
 
@@ -536,12 +538,73 @@ def test_a_report_that_says_the_same_changes_nothing_unless_a_world_was_missed()
 
 
 def test_while_one_works_that_others_finish_changes_nothing() -> None:
-    decision = decide(sealed(A, B, C, finishing=True), ready(A), ready(B), ready(C))
-    assert decision.unfinished == "c"
-    assert decision_cache.stands(decision, ready(B), Report(B, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False)
-    assert not decision_cache.stands(
-        decision, ready(C), Report(C, NodeIntent.FINISHED, done=(0,)), heard=3, missed=False
-    )
+    finishing = replace(sealed(A, B, C, D, finishing=True), finished=(0,))
+    a, b, c, d = (Report(m, NodeIntent.FINISHED, done=(0,)) for m in (A, B, C, D))
+    idle = decide(finishing, a, ready(B), ready(C), ready(D))
+    assert (idle.again_at, idle.unfinished) == (None, ""), "the next one is to be recorded"
+    timeouts = replace(TIMEOUTS, together_s=0.3)
+    heard = {"a": a, "b": b, "c": ready(C), "d": ready(D)}
+    waits = decisions.decide(finishing, heard, set(), STORE, timeouts, LeaderTimers(), 1.0, leader="d")
+    assert (waits.again_at, waits.unfinished) == (1.3, "d"), "together with those that follow"
+    assert decision_cache.stands(waits, ready(C), c, heard=4, missed=False)
+    assert not decision_cache.stands(waits, ready(D), d, heard=4, missed=False)
+    assert not decision_cache.stands(replace(waits, leader="c"), ready(C), c, heard=4, missed=False), "it leads"
+
+
+def test_nodes_that_finish_together_are_recorded_together() -> None:
+    finishing = replace(sealed(A, B, C, D, finishing=True), finished=(0,))
+    b, c = (Report(m, NodeIntent.FINISHED, done=(0,)) for m in (B, C))
+    heard = {"b": b, "c": c, "d": ready(D)}
+    timeouts = replace(TIMEOUTS, together_s=0.3)
+    timers = LeaderTimers(finished_since=1.0)
+    assert decisions.decide(finishing, heard, set(), STORE, timeouts, timers, 1.2, leader="d").proposal is None
+    for leader, now in (("d", 1.3), ("b", 1.2)):  # a leader that has finished does not lead any more after that
+        decision = decisions.decide(finishing, heard, set(), STORE, timeouts, timers, now, leader=leader)
+        assert decision.proposal is not None
+        assert decision.proposal.finished_nodes == {"a", "b", "c"}
+
+
+# --- where each new world begins all work again
+
+
+def decide_hard(round_: Round, *reports: Report, dead: str = "") -> Decision:
+    heard = {report.member.node: report for report in reports}
+    timeouts = replace(TIMEOUTS, begins_again=True, broken_s=0.0)
+    return decisions.decide(round_, heard, set(dead.split()), STORE, timeouts, LeaderTimers(), 0.0, leader="a")
+
+
+TWO = replace(JOB, min_nodes=2, max_nodes=2)
+HALF_DONE = replace(sealed(A, B, job=TWO, finishing=True), finished=(1,))
+B_DONE = Report(B, NodeIntent.FINISHED, done=(0,), told=1)
+
+
+def test_under_hard_who_has_finished_works_again_with_the_others() -> None:
+    decision = decide_hard(HALF_DONE, ready(A, broken_round=1), B_DONE)
+    assert members(decision) == ["a", "b"]
+    assert decision.proposal is not None
+    assert (decision.proposal.finishing, decision.proposal.finished) == (False, ())
+    again = decide_hard(decision.proposal, ready(A), B_DONE)  # it has not heard of it
+    assert again == Decision("nothing to do")
+
+
+def test_under_hard_who_has_finished_need_not_be_heard_again() -> None:
+    assert members(decide_hard(HALF_DONE, ready(A, broken_round=1))) == ["a", "b"]
+
+
+def test_under_hard_nothing_is_a_success_but_the_whole() -> None:
+    lost = decide_hard(HALF_DONE, B_DONE, dead="a")
+    assert lost.proposal is not None
+    assert (lost.proposal.phase, members(lost)) == (Phase.OPEN, ["b"])
+    assert decide_hard(lost.proposal, B_DONE).reason == "1 of at least 2 nodes are here"
+    assert members(decide_hard(lost.proposal, B_DONE, ready(C))) == ["b", "c"]
+
+
+def test_under_hard_the_job_ends_if_who_has_finished_is_missed_and_gone() -> None:
+    assert decide_hard(HALF_DONE, ready(A), dead="b") == Decision("nothing to do")
+    decision = decide_hard(HALF_DONE, ready(A, broken_round=1), dead="b")
+    assert decision.proposal is not None
+    assert decision.proposal.phase is Phase.CLOSED
+    assert decision.proposal.outcome == "the work has to begin again on 2 nodes, but b has finished and gone"
 
 
 # --- faults that come together, and the end of the work
@@ -606,13 +669,14 @@ def test_one_that_has_left_does_not_end_the_work_of_others() -> None:
 
 def test_a_node_that_has_finished_with_a_failure_leaves_a_gap() -> None:
     pair = member("b", workers=2)
+    recorded = replace(sealed(A, pair), finishing=True, finished=(1,))
     finished = Report(replace(pair, workers=pair.workers[:1]), NodeIntent.FINISHED, done=(0,))
-    assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
+    assert members(decide(recorded, ready(A), finished)) == ["a"]
     finished = Report(pair, NodeIntent.FINISHED, done=(0, 1))
-    assert decide(replace(sealed(A, pair), finishing=True), ready(A), finished).proposal is None
+    assert decide(recorded, ready(A), finished).proposal is None
     replaced = replace(pair, workers=(Worker(0, 2), pair.workers[1]))
     finished = Report(replaced, NodeIntent.FINISHED, done=(0, 1))
-    assert members(decide(replace(sealed(A, pair), finishing=True), ready(A), finished)) == ["a"]
+    assert members(decide(recorded, ready(A), finished)) == ["a"]
 
 
 def test_a_node_that_comes_back_leaves_behind_those_that_are_done() -> None:

@@ -31,12 +31,13 @@ WORLD = sealed(A, B, C)
 TIMEOUTS = LeaderTimeouts(last_call_s=0.3, broken_s=0.5)
 
 
-def leader(*heard: Report, agrees: bool = False) -> str | None:
+def leader(*heard: Report, agrees: bool = False, record: Round = WORLD) -> str | None:
     """As c sees it. `agrees`: the agents keep the record."""
     election = Election("c", 1.0, 5.0, TIMEOUTS, 0.0, agrees)
     for report in heard:
         election.leadership.hear(report)
-    found = election.leader(WORLD, next((report for report in heard if report.member == C), ready(C)))
+    election.adopt(record)
+    found = election.leader(record, next((report for report in heard if report.member == C), ready(C)))
     return found.node if found is not None else None
 
 
@@ -51,7 +52,14 @@ def test_who_will_not_be_in_the_next_world_does_not_lead_it(away: dict[str, obje
     assert leader(ready(A, **away)) == "b"
     assert leader(ready(A, **away), ready(B, **away)) == "c"
     assert leader(ready(A, **away), ready(B, **away), ready(C, **away)) == "a", "somebody has to"
-    assert leader(Report(A, NodeIntent.FINISHED), ready(B, **away), ready(C, **away)) == "b"
+    recorded = replace(WORLD, finished=(0,))
+    assert leader(Report(A, NodeIntent.FINISHED), ready(B, **away), ready(C, **away), record=recorded) == "b"
+
+
+def test_who_has_finished_leads_until_it_is_recorded() -> None:
+    """It may be the only one that knows who else has."""
+    assert leader(Report(A, NodeIntent.FINISHED), ready(B)) == "a"
+    assert leader(Report(A, NodeIntent.FINISHED), ready(B), record=replace(WORLD, finished=(0,))) == "b"
 
 
 def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:

@@ -545,3 +545,32 @@ def test_workers_are_told_to_stop_before_the_lease_in_the_store_can_have_expired
     agent.see(saw.LeaseRenewed(until=20.0, lease_number=1, granted_s=20.0))
     assert not paused(agent.go_on(17.9))
     assert paused(agent.go_on(18.0)) == [0]
+
+
+# --- told to leave again
+
+
+def test_a_stop_that_is_repeated_is_no_hurry() -> None:
+    """Supervisors repeat their signals, and the workers may be saving. The limit is the grace time."""
+    agent = working(policy="hard")
+    assert signals(agent.see(saw.Signalled(SIGTERM))) == [(0, SIGTERM)]
+    agent.now += 1.0
+    said = [note.text for note in agent.see(saw.Signalled(SIGTERM), saw.Signalled(1)) if isinstance(note, do.Note)]
+    assert len(said) == 1, "once"
+    assert "SIGQUIT, or Ctrl-C three times within a second" in said[0]
+
+
+@pytest.mark.parametrize(("signums", "kills"), [((3,), True), ((2, 2), False), ((2, 2, 2), True), ((1, 2, 2), False)])
+def test_a_person_who_will_not_wait_is_obeyed(signums: tuple[int, ...], kills: bool) -> None:
+    agent = working(policy="hard")
+    agent.see(saw.Signalled(SIGTERM))
+    agent.now += 0.1
+    assert signals(agent.see(*map(saw.Signalled, signums))) == ([(0, SIGKILL)] if kills else [])
+
+
+def test_three_interrupts_are_one_wish_only_within_a_second() -> None:
+    agent = working(policy="hard")
+    assert signals(agent.see(saw.Signalled(2))) == [(0, 2)]
+    for _ in range(3):
+        agent.now += 0.6
+        assert signals(agent.see(saw.Signalled(2))) == []

@@ -13,7 +13,7 @@ from nursery import Nursery
 from local_cluster import Begin, LocalCluster, Node, free_port, listens, shown_by, softrun_command
 
 TRAINERS = Path(__file__).parent / "trainers"
-WITHOUT_TORCH = ("count.py", "stubborn.py", "told.py")
+WITHOUT_TORCH = ("count.py", "parts.py", "stubborn.py", "told.py")
 """By themselves they start sooner."""
 
 

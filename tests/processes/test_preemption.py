@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import LocalCluster, Node, send
+from local_cluster import LocalCluster, Node, send, softrun_command
 from softrun import RESUME
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -219,18 +219,39 @@ def test_a_save_that_takes_too_long_is_ended(job: Job) -> None:
     assert not job.is_done()
 
 
-def test_who_is_told_twice_ends_at_once(cluster: LocalCluster, job: Job) -> None:
+def test_who_will_not_wait_ends_them_at_once(cluster: LocalCluster, job: Job) -> None:
     (node,) = job.run(nnodes="1", env={"HANGS_SAVING": "1"})
     job.trains(10, ranks=2)
     node.signal(signal.SIGTERM)
     cluster.wait_for("they save", lambda: (job.directory / "hangs").exists())
+    node.signal(signal.SIGHUP)
+    cluster.wait_for("it says how", lambda: "SIGQUIT, or Ctrl-C three times" in node.output())
+    node.signal(signal.SIGQUIT)
+    assert node.wait() == 1
 
-    def again() -> bool:
-        node.signal(signal.SIGTERM)
-        return node.process.poll() is not None
 
-    cluster.wait_for("the end", again)
-    assert node.wait() in (1, -signal.SIGTERM), "the last one may come when it has cleaned up"
+def test_a_signal_that_is_repeated_is_no_hurry(cluster: LocalCluster) -> None:
+    """A wrapper script and its process group, SIGTERM and then SIGHUP: a plain trainer saves all the same."""
+    script = cluster.directory / "script.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "def save(*_):\n"
+        "    print('begins', flush=True)\n"
+        "    time.sleep(1)\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    node = cluster.start("node", softrun_command("--nproc_per_node=2", script=script))
+    cluster.wait_for("training", lambda: node.output().count("trains") == 2)
+    node.signal(signal.SIGTERM)
+    cluster.wait_for("saving", lambda: node.output().count("begins") == 2)
+    node.signal(signal.SIGTERM)
+    node.signal(signal.SIGHUP)
+    assert node.wait() == 1
+    assert node.output().count("saved") == 2, node.output()
 
 
 def test_a_job_is_told_to_end_again_and_again(job: Job) -> None:

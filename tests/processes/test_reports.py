@@ -239,13 +239,13 @@ def test_119856_and_not_more_than_was_given(cluster: LocalCluster, begin: Start,
     assert not cluster.orphans()
 
 
-def test_119856_a_second_signal_hastens(cluster: LocalCluster, begin: Start, orders: Path) -> None:
+def test_119856_who_will_not_wait_need_not(cluster: LocalCluster, begin: Start, orders: Path) -> None:
     (orders / "deaf").touch()
     a = begin("a", "--shutdown_timeout=300", nnodes="1")
     cluster.wait_for_steps(1)
     a.signal(signal.SIGTERM)
     cluster.wait_for("the worker has heard it", lambda: (orders / "heard").exists())
-    a.signal(signal.SIGTERM)
+    a.signal(signal.SIGQUIT)
     assert a.wait() == 1
 
 

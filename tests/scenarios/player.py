@@ -30,7 +30,7 @@ takes 0.5 s; `time_limit=60s`; `witness=yes`: the agents look for a witness. Dir
     never ready A       the workers that A starts outside of a world never ask for one
     never asks A        the workers of A take their world from their environment alone
     worker A/0 leaves   it exits 0 in the midst of a call at whose end its peers wait for it
-    sigterm A           A's agent gets SIGTERM
+    sigterm A           A's agent gets SIGTERM; so do `sigint A` and `sigquit A`
     finish              every worker of the world exits 0
 
 A trace has one line for whatever a person sees: the rounds that are agreed on, what each worker is told or sent, whose
@@ -55,7 +55,7 @@ from softrun.agent.protocol.model import JobSettings, Phase, Round
 from softrun.policies import WorkerFailure, load_policy
 from softrun.runtime.events import Preemption, ProgressLimits, WorkerFault, WorkerState
 
-SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
+SIGNALS = {2: "SIGINT", 3: "SIGQUIT", 9: "SIGKILL", 15: "SIGTERM"}
 
 
 class Scribe(Watcher):
@@ -68,6 +68,8 @@ class Scribe(Watcher):
         lost = f", lost {' '.join(after.lost)}" if after.lost else ""
         if after.phase is Phase.CLOSED:
             self._write("record: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
+        elif before is not None and before.finishing and set(after.finished) > set(before.finished):
+            self._write(f"record: {' '.join(sorted(after.finished_nodes - before.finished_nodes))} finished")
         elif before is not None and after.preemption is not None and after.number == before.number:
             self._write(f"record: round {after.number} is left for good after step {after.preemption.after}")
         elif before is not None and after.number == before.number and after.finishing and not before.finishing:
@@ -130,7 +132,7 @@ class Scribe(Watcher):
 
 
 def _world(round_: Round) -> tuple[object, ...]:
-    return round_.number, round_.phase, round_.members, round_.finishing
+    return round_.number, round_.phase, round_.members, round_.finishing, round_.finished
 
 
 def _attested(round_: Round) -> str:
@@ -261,8 +263,9 @@ class Player:
                 self._never_ready.add(name)
             case ["never", "asks", name]:
                 self._never_asks.add(name)
-            case ["sigterm", name]:
-                self.cluster.deliver(self._node(name), saw.Signalled(15))
+            case ["sigterm" | "sigint" | "sigquit" as sent, name]:
+                signum = {name.lower(): number for number, name in SIGNALS.items()}[sent]
+                self.cluster.deliver(self._node(name), saw.Signalled(signum))
             case ["finish"]:
                 record = self.cluster.store.round
                 assert record is not None

@@ -343,7 +343,11 @@ class Life:
             record = cluster.store.round
             if record is not None and record.finishing:
                 return
-            if len(self.ready()) < self.plan.job.min_nodes:
+            if self.plan.job.max_nodes == 1:  # another node would be one of a second job
+                for node in self.up():
+                    if node.never_ready:
+                        cluster.crash(node)
+            if len(self.ready()) < self.plan.job.min_nodes and not (self.plan.job.max_nodes == 1 and self.up()):
                 spares -= 1
                 if spares < 0:
                     results = [str(n.result) for n in cluster.nodes.values() if n.result is not None]
@@ -398,7 +402,9 @@ class Life:
             # With the first that has left by itself those that were not in the world yet were sent away.
             sent_away = [p for p in processes if p.asked and not p.entered and any(q.has_left for q in processes)]
             absent = [p.name for p in processes if not (p.alive or p.leaving or p.has_left or p in sent_away)]
-            if absent and self.plan.job.worker_failure != "record":
+            # Nor does a failure restart anybody where one was through, as long as its node was alone.
+            recorded = any((q.leaving or q.has_left) and not q.alive for q in processes)
+            if absent and not recorded and self.plan.job.worker_failure != "record":
                 return f"{', '.join(absent)} did not come back in round {record.number}"
         return ""
 

@@ -22,6 +22,7 @@ from simulation.checkers.record import (
 )
 from simulation.checkers.workers import (
     FinishedStaysFinished,
+    HardBeginsAllAgain,
     LeaveTogether,
     RestartsCountedOnce,
     SavedTogether,
@@ -47,6 +48,7 @@ def all_checkers() -> list[Checker]:
         OnceEach(),
         SurvivorsFirst(),
         FinishedStaysFinished(),
+        HardBeginsAllAgain(),
         WorkIsNotBegunAgain(),
         Converges(),
         Ending(),

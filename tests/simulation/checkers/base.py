@@ -26,5 +26,10 @@ def lives(round_: Round) -> list[Life]:
     return [(m.node, m.incarnation, w.local_rank, w.incarnation) for m in round_.members for w in m.workers]
 
 
+def begins_again(round_: Round) -> bool:
+    """Whether the job's next world begins all work again, also what was finished."""
+    return round_.settings.restart_policy == "hard" and round_.preemption is None
+
+
 def sealed_anew(before: Round | None, after: Round) -> bool:
     return after.phase is Phase.SEALED and (before is None or after.number > before.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from simulation.checkers.base import Checker, Life, lives, sealed_anew
+from simulation.checkers.base import Checker, Life, begins_again, lives, sealed_anew
 from simulation.cluster import Node
 from simulation.store import LeasedStore
 from softrun.agent.protocol import effects as do
@@ -26,6 +26,7 @@ class OneWorldPerRound(Checker):
             self.demand(after.version == before.version + 1, f"version {before.version} → {after.version}")
             self.demand(after.number >= before.number, f"round {before.number} → {after.number}")
             resumed = before.preemption is not None and after.preemption is None
+            resumed = resumed or (begins_again(before) and (after.phase is Phase.OPEN or sealed_anew(before, after)))
             self.demand(resumed or not before.finishing or after.finishing, "a job that was finishing is not any more")
         if after.phase is Phase.SEALED:
             world = (after.members, after.worker_store)
@@ -57,7 +58,7 @@ class Size(Checker):
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
         if sealed_anew(before, after):
             size, job = len(after.members), after.settings
-            least = 1 if after.finishing else job.min_nodes
+            least = 1 if after.finishing and not begins_again(after) else job.min_nodes
             self.demand(
                 least <= size <= job.max_nodes,
                 f"round {after.number} has {size} of {job.min_nodes}:{job.max_nodes} nodes",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import inf
 
-from simulation.checkers.base import Checker, lives, sealed_anew
+from simulation.checkers.base import Checker, begins_again, lives, sealed_anew
 from simulation.cluster import Node
 from simulation.workers import Process
 from softrun.agent.protocol import effects as do
@@ -154,7 +154,7 @@ class RestartsCountedOnce(Checker):
         match seen:
             case saw.RecordSeen(Round() as round_):
                 before = self._seen.get(node.name)
-                if before is None or round_.version > before.version:
+                if before is None or before.lineage != round_.lineage or round_.version > before.version:
                     self._seen[node.name] = round_
                     if before is not None and set(round_.lost) & set(before.by_node) & self._peers(node):
                         self._loss_at[node.name] = self.cluster.now
@@ -270,7 +270,7 @@ class SavedTogether(Checker):
 
 class FinishedStaysFinished(Checker):
     """From the first finished node on nobody new is admitted, and finished work is not run again: nor by newcomers who
-    came when it was done."""
+    came when it was done. Under hard all work is, together: see `HardBeginsAllAgain`."""
 
     def __init__(self) -> None:
         self._done: set[tuple[str, int]] = set()
@@ -289,7 +289,8 @@ class FinishedStaysFinished(Checker):
                         self._missed.add(process.last.round)
 
     def recorded(self, before: Round | None, after: Round, by: Node) -> None:
-        if before is not None and before.finishing and sealed_anew(before, after):
+        again = begins_again(after)
+        if before is not None and before.finishing and sealed_anew(before, after) and not again:
             new = {m.life for m in after.members} - {m.life for m in before.members}
             self.demand(not new, f"round {after.number} admits {sorted(new)} to a job that is finishing")
             if before.number in self._missed:
@@ -314,12 +315,38 @@ class FinishedStaysFinished(Checker):
 
     @staticmethod
     def _may_renew(node: Node) -> bool:
-        """Option 1 restarts all workers of a node for the failure of one, the finished ones too."""
-        return (node.config.job.restart_policy, node.config.job.worker_failure) == ("soft", "no-replace")
+        """Option 1 restarts all workers of a node for the failure of one, finished or not; hard all of the job."""
+        job = node.config.job
+        return (job.restart_policy, job.worker_failure) in (("soft", "no-replace"), ("hard", "no-replace"))
 
     @staticmethod
     def _under_way(spawn: do.Spawn, record: Round) -> bool:
         return all(tell.round >= record.number or tell.state is WorkerState.PAUSED for tell in spawn.tell)
+
+
+class HardBeginsAllAgain(Checker):
+    """Under hard what some have finished is worth nothing without the rest: a restart begins all work again, and a job
+    has succeeded only if all workers of its last world have."""
+
+    def __init__(self) -> None:
+        self._done: set[tuple[str, int, int]] = set()  # node, local rank, round
+
+    def observed(self, node: Node, seen: saw.Observation) -> None:
+        if isinstance(seen, saw.WorkerExited) and seen.exitcode == 0:
+            process = node.processes[seen.local_rank]
+            if process.launch == seen.launch:
+                self._done.add((node.name, seen.local_rank, process.last.round))
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        if isinstance(effect, do.Spawn) and node.config.job.restart_policy == "hard":
+            started = {tell.local_rank for tell in effect.tell}
+            self.demand(started == set(range(node.config.local_world_size)), f"{node.name} starts only {started}")
+
+    def recorded(self, before: Round | None, after: Round, by: Node) -> None:
+        if before is None or after.phase is not Phase.CLOSED or after.outcome or not begins_again(before):
+            return
+        lacks = [life for life in lives(before) if (life[0], life[2], before.number) not in self._done]
+        self.demand(not lacks, f"the job has succeeded in round {before.number} without {lacks}")
 
 
 class WorkIsNotBegunAgain(Checker):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from simulation.mutants.mutant import Patch, mutant
@@ -90,18 +89,9 @@ def takes_a_leave_for_a_failure() -> list[Patch]:
     return [(WorkerSlot, "exited", wrong)]
 
 
-@mutant("Progress")
-def takes_a_second_notice_for_a_second_signal() -> list[Patch]:
-    """The others were told before, and so this node has heard of it already when it is told itself."""
-
-    def wrong(self: Departures, signum: int, now: float) -> None:
-        leaving = self._standing.departure
-        if leaving is not None:
-            leaving.told_at = -inf
-        right(self, signum, now)
-
-    right = Departures.signalled
-    return [(Departures, "signalled", wrong)]
+@mutant(test="test_engine.py::test_a_stop_that_is_repeated_is_no_hurry")
+def takes_a_repeated_signal_for_impatience() -> list[Patch]:
+    return [(Departures, "_is_impatient", lambda self, signum, is_first, now: not is_first)]
 
 
 @mutant("Progress")

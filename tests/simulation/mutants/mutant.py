@@ -25,6 +25,7 @@ Job = Literal[
     "agreed on with witnesses",
     "of four",
     "where nothing happens",
+    "whose nodes finish and go",
     "none",
 ]
 NEAR = Path(__file__).with_name("near.json")

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulation.mutants.mutant import Patch, mutant
 from softrun.agent.core.engine import Engine
+from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.stages import Stages
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
@@ -30,8 +31,8 @@ from softrun.agent.rendezvous.member_status import MemberStatus
 def seals_with_unheard_members() -> list[Patch]:
     right = member_status.status_of
 
-    def wrong(member: Member, report: Report | None, dead: bool, record: Round | None) -> MemberStatus:
-        status_of = right(member, report, dead, record)
+    def wrong(*known: Any) -> MemberStatus:
+        status_of = right(*known)
         return MemberStatus.STAYS if status_of is MemberStatus.UNHEARD else status_of
 
     decide = decisions.decide
@@ -105,6 +106,27 @@ def admits_newcomers_after_a_finish() -> list[Patch]:
         return decisions.Decision("one more", transitions.seal(round_, [*round_.members, *more[:room]], store, ()))
 
     return [(decisions, "decide", wrong)]
+
+
+@mutant("NobodyMissesTheFinished", job="whose nodes finish and go")
+def forgets_who_has_finished() -> list[Patch]:
+    right = member_status.status_of
+
+    def wrong(member: Member, report: Report | None, dead: bool, record: Round | None, *rest: Any) -> MemberStatus:
+        return right(member, report, dead, None if record is None else replace(record, finished=()), *rest)
+
+    return [(member_status, "status_of", wrong)]
+
+
+@mutant(test="test_decisions.py::test_under_hard_nothing_is_a_success_but_the_whole")
+def hard_takes_a_part_for_the_whole() -> list[Patch]:
+    return [(decisions._Case, "begins_again", False)]
+
+
+@mutant("HardBeginsAllAgain")
+def hard_runs_only_the_failed_again() -> list[Patch]:
+    right = LocalWorkers.rewind
+    return [(LocalWorkers, "rewind", lambda self, begins_again: right(self))]
 
 
 @mutant("OneWorldPerRound")
