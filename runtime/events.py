@@ -181,6 +181,11 @@ class WorkerEvent(_Value):
         default=None, description="the step after which everybody leaves the world before; None: leave it at once"
     )
     preemption: Preemption | None = Field(default=None, description="if the workers of this world leave for good")
+    signum: int = Field(
+        default=0,
+        ge=0,
+        description="this process gets this signal, to end, and no world follows; HEALTHY: its world stands until then",
+    )
     sequence: int = Field(default=0, ge=0, description="number of this event on this channel; only rises")
 
     @property

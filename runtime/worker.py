@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -78,7 +79,8 @@ def get_worker_event() -> WorkerEvent:
 def get_worker_info() -> WorkerInfo:
     """Return this worker's place in the newest world; build a process group from it.
 
-    Waits while the worker is paused, and while the world that it returned last is known to be broken. RANK, WORLD_SIZE,
+    Waits while the worker is paused, and while the world that it returned last is known to be broken. Raises SystemExit
+    if the worker was sent a signal to end, which its handler has only noted: no world follows. RANK, WORLD_SIZE,
     MASTER_ADDR and the like are set again for each world, so `init_process_group()` with `env://` works as well. In a
     child of the worker it returns the worker's place, once the worker is not paused.
 
@@ -248,6 +250,13 @@ def tell_fault(fault: WorkerFault) -> None:
     _worker().tell_fault(fault)
 
 
+class ToldToEnd(SystemExit):
+    """There is no next world for this worker: its agent ends it by a signal, which the trainer handles."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)  # as a shell says it
+
+
 class _HandedOut(WorkerInfo):
     """Looks, compares and pickles like the WorkerInfo it was made from, and notes whether it was used."""
 
@@ -358,6 +367,8 @@ class _Worker:
             event = self.inbox.last()
             healthy = event.worker_state is WorkerState.HEALTHY
             usable = healthy and event.round > round_
+            if event.signum and not usable and signal.getsignal(event.signum) is not signal.SIG_DFL:
+                raise ToldToEnd(event.signum)  # the default would end it right here
             # A world can be broken for one worker while all its members are alive: nobody but this one knows.
             broken = event.round if healthy and not usable else None
             if not event.interrupts:
@@ -468,6 +479,8 @@ class _Worker:
         self._tell(called=0, ends=True, final=True)
 
     def be_through(self) -> None:
+        if self.inbox.last().signum:
+            return  # a flag that its handler has set may have ended the loop
         self._show_work()
         self._tell(ends=True, through=not self._status.left)
 

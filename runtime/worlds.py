@@ -29,6 +29,7 @@ from softrun.runtime.preemption import Leave
 from softrun.runtime.share import Share, share_of
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import (
+    ToldToEnd,
     be_through,
     completed,
     has_left,
@@ -167,7 +168,7 @@ class World:
         idle()
         while time.monotonic() < deadline:
             event = last_event()
-            if self._is_over(event):
+            if self._is_over(event) or event.signum:
                 raise self._change()
             if event.preemption is not None:
                 leave_here(self._completed)
@@ -273,10 +274,19 @@ def worlds(state: Synced | None = None) -> Iterator[World]:
 
     `state`: a State, which `World.process_group` syncs as soon as the group is built. If your model is built anew for
     each world's mesh, call `state.sync(world)` yourself.
+
+    It also ends if this worker is sent a signal to end and its handler only notes that: there is no next world, and
+    what follows the loop runs. Ask there how far the training got.
     """
     after_round = -1
     while True:
-        world = World(wait_for_world(after_round), state)
+        try:
+            event = wait_for_world(after_round)
+        except ToldToEnd:
+            if after_round < 0:
+                raise  # it was in no world: what follows the loop has nothing to work on
+            return
+        world = World(event, state)
         yield world
         if not world.ended:
             be_through()

@@ -100,7 +100,7 @@ class Departures:
         placed = self._standing.is_placed and self._stages.stage in (Stage.WAITING, Stage.WORKING)
         saves = placed and self._workers.heeds()
         if not (saves or (goes_on and self._stages.stage is Stage.WORKING)):
-            self._stages.leave(result, now, result.signum or SIGTERM)
+            self._stages.leave(result, now, result.signum or SIGTERM, stands=not goes_on)
             return
         wait_s = self._workers.leave_s if goes_on else self._config.grace_s
         told_at = now if result.signum else None
@@ -177,11 +177,12 @@ class Departures:
         over = leaving.preempted or leaving.until >= leaving.since + self._config.grace_s
         late = leaving.saves and over and now >= leaving.until and self._stages.stage is not Stage.RESTARTING
         signum = leaving.result.signum or SIGTERM
+        stands = self._standing.is_placed and not self._others_may_go_on()
         if late:
             self._effects.note("the time to save is over: the workers that have not ended are killed", warning=True)
             self._stages.leave(Result(Outcome.SIGNALLED, signum=signum), now, SIGKILL)
         else:
-            self._stages.leave(leaving.result, now, signum)
+            self._stages.leave(leaving.result, now, signum, stands=stands)
 
     def result(self) -> Result:
         """The result of a node whose workers have all ended well."""

@@ -367,8 +367,8 @@ class Engine:
             self._standing.broken_round = round_.number  # the next one has a number that they do not know
             return
         told = self._workers.told
-        if told is not None and self._answers.stops_for(_trigger(told, round_)):
-            self._stages.restart(self._now, charged=False)
+        if told is not None and self._answers.stops_for(trigger := _trigger(told, round_)):
+            self._stages.restart(self._now, charged=False, stands=trigger is Trigger.SCALE_UP)
             return
         if told is not None and self._now - self._stages.since >= SILENCE_S:
             for local_rank in self._workers.silent():
@@ -491,7 +491,7 @@ class Engine:
                 self._hurry = True
             case _:
                 self._hurry = True
-                self._stages.leave(Result(Outcome.STORE_LOST, reason), self._now)
+                self._stages.leave(Result(Outcome.STORE_LOST, reason), self._now, stands=True)
 
     def _link_down(self, node: str, refused: bool) -> None:
         self._shared.link_down(node, refused)

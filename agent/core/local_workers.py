@@ -364,18 +364,19 @@ class LocalWorkers:
 
     # --- ending
 
-    def stop(self, signum: int, now: float, rewinding: bool = False) -> list[Effect]:
+    def stop(self, signum: int, now: float, *, rewinding: bool = False, stands: bool = False) -> list[Effect]:
         """Ask every running worker to end; SIGKILL follows after the grace time, or at once for signal 9.
 
         A worker that is ending by itself is not asked. `rewinding`: they will start again in their places (`rewind`).
+        `stands`: the ranks of their world can still do something together, such as save.
         """
         self._rewinding = rewinding
-        return [effect for slot in self._slots for effect in slot.stop(signum, now, self._grace_s)]
+        return [effect for slot in self._slots for effect in slot.stop(signum, now, self._grace_s, stands=stands)]
 
     def dismiss(self, now: float) -> list[Effect]:
         """Stop the workers that are outside: the work is done."""
         outside = [slot for slot in self._slots if slot.runs and slot.outside]
-        return [slot.dismiss(now, self._grace_s) for slot in outside]
+        return [effect for slot in outside for effect in slot.dismiss(now, self._grace_s)]
 
     def hurry(self, now: float) -> list[Effect]:
         """Send SIGKILL to the workers that were asked to end and have not."""

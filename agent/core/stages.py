@@ -119,13 +119,16 @@ class Stages:
 
     # --- stopping the workers and starting them again
 
-    def restart(self, now: float, *, charged: bool, withdraw: bool = False) -> None:
-        """Stop the workers, to start them again. `charged`: one failed; `withdraw`: the node returns as a newcomer."""
+    def restart(self, now: float, *, charged: bool, withdraw: bool = False, stands: bool = False) -> None:
+        """Stop the workers, to start them again. `charged`: one failed; `withdraw`: the node returns as a newcomer.
+
+        `stands`: the world is whole, so all may still save together.
+        """
         self.verdict.begin(charges=charged, now=now)
         # If it withdraws, the peers scale down at once, and not only when it is back.
         self._standing.intent = NodeIntent.AWAY if withdraw else NodeIntent.READY
         self.enter(Stage.RESTARTING, now)
-        self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw)
+        self._effects += self._workers.stop(SIGTERM, now, rewinding=not withdraw, stands=stands)
 
     def start_again(self, now: float) -> bool:
         """The workers are stopped: start them if the cost of their failure is known. Returns whether they start."""
@@ -198,10 +201,10 @@ class Stages:
         """The result if workers failed for good, with the failures since the last restart."""
         return Result(Outcome.WORKERS_FAILED, failures=tuple(self.verdict.failures))
 
-    def leave(self, result: Result, now: float, signum: int = SIGTERM) -> None:
-        """Stop the workers for good."""
+    def leave(self, result: Result, now: float, signum: int = SIGTERM, *, stands: bool = False) -> None:
+        """Stop the workers for good. `stands`: nobody goes on without them, so all may still save together."""
         self.result = result
         self._standing.departure = None
         self._standing.intent = NodeIntent.LEFT
         self.enter(Stage.LEAVING, now)
-        self._effects += self._workers.stop(signum, now)
+        self._effects += self._workers.stop(signum, now, stands=stands)

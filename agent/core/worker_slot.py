@@ -71,6 +71,7 @@ class WorkerSlot:
     # About the process that runs, or ran last:
     tells: int = 0  # how many events it was told
     applied: int = 0  # how many of those it has obeyed
+    number: int = 0  # of the world that it was told of last
     leave: int = 0  # the number of the last event that told it to leave its world
     in_step_until: float | None = None  # until then it may complete steps before it leaves
     named: int = 0  # the number of the last event that named a world
@@ -236,12 +237,14 @@ class WorkerSlot:
         stop_after: int | None = None,
         leave_after: int = 0,
         preemption: Preemption | None = None,
+        signum: int = 0,
     ) -> Tell:
         """Return the next event. `info` is its place in the world of that number, by default the last that it knows."""
         info = info or self.info
         if info is None:
             raise AssertionError("a worker is told something that was never told of a world")
         self.tells += 1
+        self.number = number
         return Tell(
             self.local_rank,
             self.launch,
@@ -254,6 +257,7 @@ class WorkerSlot:
             stop_after,
             leave_after or None,
             preemption or (self.preemption if state is WorkerState.HEALTHY else None),
+            signum,
         )
 
     # --- what it says, and whether it makes progress
@@ -333,22 +337,32 @@ class WorkerSlot:
         self.term_at = now + (SHOW_S if effects else 0.0)
         return effects
 
-    def stop(self, signum: int, now: float, grace_s: float) -> list[Effect]:
-        """Ask it to end, unless it is ending by itself: its exit code then tells whether its work was done."""
+    def stop(self, signum: int, now: float, grace_s: float, *, stands: bool) -> list[Effect]:
+        """Ask it to end, unless it is ending by itself: its exit code then tells whether its work was done.
+
+        `stands`: the ranks of its world can still do something together, such as save.
+        """
         if not (self.runs or (self.lives and signum == SIGKILL)):
             return []
-        self.state = State.STOPPING
         killed = signum == SIGKILL
-        effects: list[Effect] = [self.signal(signum)] if killed or not self.ends else []
+        effects: list[Effect] = [self.signal(signum)] if killed else []
+        if not killed and not self.ends:
+            effects += self._ask_to_end(signum, stands=stands)
+        self.state = State.STOPPING
         self.term_at = None
         self.kill_at = None if killed else now + grace_s
         self.abandon_at = now + ABANDON_S if killed else None
         return effects
 
-    def dismiss(self, now: float, grace_s: float) -> SignalWorker:
+    def dismiss(self, now: float, grace_s: float) -> list[Effect]:
         """End it: the work is done, and it took no part."""
         self.state, self.kill_at = State.STOPPING, now + grace_s
-        return self.signal(SIGTERM)
+        return self._ask_to_end(SIGTERM)
+
+    def _ask_to_end(self, signum: int, *, stands: bool = False) -> list[Effect]:
+        """Tell it that it gets this signal: one whose handler only sets a flag would wait for its next world."""
+        state = WorkerState.HEALTHY if stands and self.works else WorkerState.PAUSED
+        return [self.tell(state, None, self.number, signum=signum), self.signal(signum)]
 
     def hurry(self, now: float) -> list[Effect]:
         """SIGKILL, if it was asked to end and has not."""
@@ -362,7 +376,7 @@ class WorkerSlot:
         if self.term_at is not None and now >= self.term_at:
             own_s = self.watch.limits.grace if self.watch is not None else None
             self.term_at, self.kill_at = None, now + (grace_s if own_s is None else own_s)
-            return [self.signal(SIGTERM)]
+            return self._ask_to_end(SIGTERM)
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at, self.abandon_at = None, now + ABANDON_S
             return [self.signal(SIGKILL)]

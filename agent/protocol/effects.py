@@ -117,6 +117,7 @@ class Tell:
     stop_after: int | None = None
     leave_after: int | None = None
     preemption: Preemption | None = None
+    signum: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ class Supervisor:
             # A worker that cannot be told of a change must not go on as if there were none.
             logger.warning("worker %d cannot be told of a change and is killed: %s", tell.local_rank, error)
             self.signal(*key, signal.SIGKILL)
-        if tell.state is WorkerState.HEALTHY:
+        if tell.state is WorkerState.HEALTHY and not tell.signum:
             if self._spawner.renew(key, self._event(tell).environment()):
                 worker.port = tell.info.master_port
             self._agent.entered(tell)
@@ -305,6 +305,7 @@ class Supervisor:
             stop_after=tell.stop_after,
             leave_after=tell.leave_after,
             preemption=tell.preemption,
+            signum=tell.signum,
         )
 
     def _environment(self, tell: Tell | None) -> dict[str, str]:

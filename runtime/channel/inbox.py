@@ -194,11 +194,13 @@ class ChannelInbox:
 
 
 def _is_about_steps(event: WorkerEvent, last: WorkerEvent | None) -> bool:
-    """Whether the event leaves the world unchanged, and only says after which step to wait, to go on, or to leave."""
+    """Whether the event leaves the world unchanged, and only says when to wait, to go on, to leave, or to end."""
     if event.stop_after is not None:
         return True
     if last is None or last.round != event.round or event.worker_state is not WorkerState.HEALTHY:
         return False
+    if event.signum:
+        return True  # the trainer's own handler is about to run
     return last.stop_after is not None or (event.preemption is not None and last.worker_state is WorkerState.HEALTHY)
 
 

@@ -100,6 +100,28 @@ def test_stopping_escalates_and_then_gives_up() -> None:
     assert workers.deadline() is None
 
 
+def told_to_end(effects: list[do.Effect]) -> list[tuple[int, WorkerState, int]]:
+    return [(effect.local_rank, effect.state, effect.signum) for effect in effects if isinstance(effect, do.Tell)]
+
+
+@pytest.mark.parametrize(("stands", "state"), [(True, WorkerState.HEALTHY), (False, WorkerState.PAUSED)])
+def test_who_is_to_end_is_told_so_first(stands: bool, state: WorkerState) -> None:
+    workers = entered(1)
+    told, signal = workers.stop(SIGTERM, now=0.0, stands=stands)
+    assert told_to_end([told]) == [(0, state, SIGTERM)]
+    assert isinstance(signal, do.SignalWorker)
+
+
+def test_who_has_left_its_world_is_not_told_that_it_stands() -> None:
+    workers = entered(1)
+    workers.pause(WorldChangeEvent.SCALE_DOWN, 0.0)
+    assert told_to_end(workers.stop(SIGTERM, now=0.0, stands=True)) == [(0, WorkerState.PAUSED, SIGTERM)]
+
+
+def test_who_is_killed_is_told_nothing() -> None:
+    assert told_to_end(entered(1).stop(SIGKILL, now=0.0)) == []
+
+
 def test_a_second_signal_kills_at_once() -> None:
     workers = entered(1)
     workers.stop(SIGTERM, now=0.0)

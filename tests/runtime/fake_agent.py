@@ -171,6 +171,11 @@ class FakeAgent:
             event = an_event(self.round, WorkerState.PAUSED, change, member.info, leave_after=leave_after)
             member.writer.write(event)
 
+    def tell_to_end(self, worker: Worker, state: WorkerState, signum: int = signal.SIGTERM) -> None:
+        """As an agent does it: an event, and the signal."""
+        worker.writer.write(an_event(self.round, state, None, worker.info, signum=signum))
+        worker.signal(signum)
+
     def hold(self, members: list[Worker], stop_after: int | None) -> None:
         for member in members:
             member.writer.write(an_event(self.round, WorkerState.HEALTHY, None, member.info, stop_after=stop_after))

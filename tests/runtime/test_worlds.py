@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fake_agent import COUNTS, FakeAgent, Worker, wait_until
+from fake_agent import COUNTS, FakeAgent, Worker, an_event, wait_until
 from softrun.runtime.channel.progress import BEAT_INTERVAL_S
-from softrun.runtime.events import ProgressLimits, WorkerStatus, WorldChangeEvent
+from softrun.runtime.events import ProgressLimits, WorkerState, WorkerStatus, WorldChangeEvent
 
 pytestmark = pytest.mark.processes
 
@@ -246,6 +246,53 @@ def test_a_trainer_that_counts_waits_and_leaves_between_two_steps(agent: FakeAge
     agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
     agent.form([worker])
     worker.says("in world 4")
+
+
+NOTES_SIGNALS = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('noted'))\n"
+
+
+def test_a_worker_that_is_told_to_end_comes_out_of_its_loop(agent: FakeAgent) -> None:
+    worker = agent.start(NOTES_SIGNALS + COUNTS + "print('over')")
+    agent.form([worker])
+    worker.says("in world 1")
+    agent.tell_to_end(worker, WorkerState.PAUSED)
+    assert worker.ends() == 0
+    assert worker.output.splitlines()[-1] == "over"
+    assert (status := worker.status)
+    assert not status.through
+
+
+def test_in_a_world_that_stands_the_trainer_decides_when_it_ends(agent: FakeAgent) -> None:
+    worker = agent.start(NOTES_SIGNALS + COUNTS + "print('over')")
+    agent.form([worker])
+    worker.says("in world 1")
+    agent.tell_to_end(worker, WorkerState.HEALTHY)
+    worker.says("noted")
+    noted_at = worker.step
+    wait_until(lambda: worker.step > noted_at + 20, "it works on in its world")
+    agent.pause([worker], WorldChangeEvent.SCALE_DOWN)
+    wait_until(lambda: "left 1" in worker.output, "its world is over")
+
+
+def test_without_a_handler_nothing_runs_after_the_loop(agent: FakeAgent) -> None:
+    worker = agent.start(COUNTS + "print('over')")
+    agent.form([worker])
+    worker.says("in world 1")
+    worker.writer.write(an_event(1, WorkerState.PAUSED, None, worker.info, signum=signal.SIGTERM))
+    wait_until(lambda: "left 1" in worker.output, "its world is over")
+    time.sleep(0.1)  # as if the signal came late
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() == -signal.SIGTERM
+    assert "over" not in worker.output
+
+
+def test_who_asks_for_a_world_when_told_to_end_exits(agent: FakeAgent) -> None:
+    script = "import time; from softrun import get_worker_info; get_worker_info(); print('in'); time.sleep(1); "
+    worker = agent.start(NOTES_SIGNALS + script + "print(get_worker_info().rank)")
+    agent.form([worker])
+    worker.says("in")
+    agent.tell_to_end(worker, WorkerState.PAUSED)
+    assert worker.ends() == 128 + signal.SIGTERM
 
 
 PINGS = """

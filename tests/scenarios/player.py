@@ -90,6 +90,9 @@ class Scribe(Watcher):
                 for tell in tells:
                     where = "in" if tell.state is WorkerState.HEALTHY else "outside of"
                     self._write(f"{node.name}/{tell.local_rank}: started {where} {_place(tell)}{left}")
+            case do.Tell(local_rank, _, state) if effect.signum:
+                if state is not node.processes[local_rank].last.state:
+                    self._write(f"{node.name}/{local_rank}: PAUSED, to end")
             case do.Tell(local_rank, _, WorkerState.HEALTHY, stop_after=int(step)):
                 self._write(f"{node.name}/{local_rank}: waits after step {step}")
             case do.Tell(local_rank, _, WorkerState.HEALTHY, preemption=Preemption(after=step, seconds=seconds)) if (

@@ -64,6 +64,7 @@ class Process:
     step: int | None = None  # the last that it has completed there
     begun: int = 0  # the one that it is in, or has completed
     saves: int = 0  # the world in which it has left for good, and saves
+    to_end: int = 0  # the signal that it was told to end by
 
     @property
     def name(self) -> str:
@@ -145,6 +146,9 @@ class Workers:
     def tell(self, node: Node, tell: do.Tell) -> None:
         process = node.processes[tell.local_rank]
         if process.launch != tell.launch:
+            return
+        if tell.signum:  # the signal itself follows at once
+            process.to_end = tell.signum
             return
         cluster, habits = self._cluster, self._cluster.habits
         process.tells.append(tell)

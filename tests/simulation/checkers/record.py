@@ -104,8 +104,8 @@ class Ranks(Checker):
     def effect(self, node: Node, effect: do.Effect) -> None:
         tells = effect.tell if isinstance(effect, do.Spawn) else (effect,) if isinstance(effect, do.Tell) else ()
         for tell in tells:
-            if isinstance(effect, do.Spawn) and tell.state is WorkerState.PAUSED:
-                continue  # outside: its place is what is expected only
+            if tell.signum or (isinstance(effect, do.Spawn) and tell.state is WorkerState.PAUSED):
+                continue  # it has no place any more; or outside: its place is what is expected only
             places = [
                 place for life, place in self._places[tell.round] if (life[0], life[2]) == (node.name, tell.local_rank)
             ]

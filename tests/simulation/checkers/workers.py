@@ -8,7 +8,7 @@ from math import inf
 
 from simulation.checkers.base import Checker, begins_again, lives, sealed_anew
 from simulation.cluster import Node
-from simulation.workers import Process
+from simulation.workers import SIGKILL, Process
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Outcome
@@ -17,7 +17,10 @@ from softrun.runtime.events import RESUME, Preemption, WorkerState
 
 
 class Sequence(Checker):
-    """To one process, rounds never fall, and no WORK comes without PAUSE; a slot never has two processes."""
+    """To one process, rounds never fall, and no WORK comes without PAUSE; a slot never has two processes.
+
+    Whoever gets a signal that can be handled was told so just before, and nothing more after it.
+    """
 
     def effect(self, node: Node, effect: do.Effect) -> None:
         if isinstance(effect, do.Spawn):
@@ -33,6 +36,13 @@ class Sequence(Checker):
             if process.launch != effect.launch:
                 return
             last = process.last
+            self.demand(not process.to_end, f"{process.name} was told more after it was told to end")
+            if effect.signum:
+                stays = (last.state, last.round) == (effect.state, effect.round)
+                self.demand(
+                    stays or effect.state is WorkerState.PAUSED, f"{process.name} was sent into {effect.round} to end"
+                )
+                return
             self.demand(effect.round >= last.round, f"{process.name} was told round {effect.round} after {last.round}")
             if effect.state is WorkerState.HEALTHY and effect.round == last.round:
                 self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was sent back into {effect.round}")
@@ -42,6 +52,10 @@ class Sequence(Checker):
                 self.demand(last.state is WorkerState.PAUSED, f"{process.name} was told WORK without PAUSE")
             else:
                 self.demand(last.state is WorkerState.HEALTHY, f"{process.name} was paused twice")
+        elif isinstance(effect, do.SignalWorker) and effect.signum != SIGKILL:
+            process = node.processes[effect.local_rank]
+            told = process.launch != effect.launch or process.to_end == effect.signum
+            self.demand(told, f"{process.name} gets a signal and was not told to end")
 
 
 @dataclass
@@ -92,7 +106,7 @@ class SoftSparesTheHealthy(Checker):
                 grounds.own_failure = False
                 if any(tell.state is WorkerState.HEALTHY for tell in tells):
                     grounds.told_at = self.cluster.now
-            case do.Tell(state=WorkerState.PAUSED):
+            case do.Tell(state=WorkerState.PAUSED, signum=0):
                 grounds.no_world_since = self.cluster.now - self._lapsed_s(node, grounds)
             case do.Tell() if effect.round != node.processes[effect.local_rank].last.round:
                 grounds.told_at = self.cluster.now

@@ -8,7 +8,7 @@ from simulation.mutants.mutant import Patch, mutant
 from softrun.agent.core.engine import Engine
 from softrun.agent.core.local_workers import LocalWorkers
 from softrun.agent.core.stages import Stages
-from softrun.agent.core.worker_slot import State
+from softrun.agent.core.worker_slot import State, WorkerSlot
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.model import (
     Round,
@@ -24,6 +24,14 @@ def works_without_pause() -> list[Patch]:
         return [e for e in right(self, *rest) if not (isinstance(e, do.Tell) and e.state.value == "PAUSED")]
 
     return [(LocalWorkers, "enter", wrong)]
+
+
+@mutant("Sequence")
+def does_not_say_that_it_ends_a_worker() -> list[Patch]:
+    def wrong(self: WorkerSlot, signum: int, *, stands: bool = False) -> list[do.Effect]:
+        return [self.signal(signum)]
+
+    return [(WorkerSlot, "_ask_to_end", wrong)]
 
 
 @mutant("SoftSparesTheHealthy")
