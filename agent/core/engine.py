@@ -240,6 +240,9 @@ class Engine:
                 self._heard(node, message)
             case saw.WorkerStoreOpened(port):
                 self._election.leadership.lend(Address(self._config.host, port))
+            case saw.WorkerReturned(local_rank, launch):
+                self._effects += self._calls.departed(local_rank)
+                self._news.returned(local_rank, launch, self._now)
             case saw.WorkerExited(local_rank, launch, exitcode):
                 self._calls.gone(local_rank, launch)
                 if exitcode == 0:

@@ -83,7 +83,7 @@ class LocalWorkers:
 
     def since(self) -> int:
         """The first world since when a living worker has been in every world; 0 if no living worker has."""
-        return min((slot.since for slot in self._slots if slot.lives and slot.since), default=0)
+        return min((slot.since for slot in self._slots if slot.may_train and slot.since), default=0)
 
     def at_work(self) -> list[tuple[int, int]]:
         """The local ranks and launches of the workers that were told to work."""
@@ -100,7 +100,7 @@ class LocalWorkers:
 
     def are_out(self) -> bool:
         """Whether none is left in a world that it was told to leave: it has left it, or ended if it was told to end."""
-        return not any(slot.lives and not (slot.runs and slot.has_left) for slot in self._slots)
+        return not any(slot.may_train and not (slot.runs and slot.has_left) for slot in self._slots)
 
     def heeds(self) -> bool:
         """Whether workers are or were in a world and, told to leave for good, will stop after a step and save."""
@@ -120,7 +120,7 @@ class LocalWorkers:
 
         A worker that never worked, or was in a call, has only left.
         """
-        done = (s for s in self._slots if s.state is State.DONE or (s.state is State.STOPPED and s.through))
+        done = (s for s in self._slots if s.is_done or (s.state is State.STOPPED and s.through))
         return max(s.worked for s in self._slots) if any(s.worked and not s.called for s in done) else 0
 
     def has_stuck(self) -> bool:
@@ -132,8 +132,8 @@ class LocalWorkers:
         return self.told is not None and any(slot.worked == self.told.number for slot in self._slots)
 
     def done(self) -> tuple[int, ...]:
-        """The local ranks of the workers that have exited 0."""
-        return tuple(slot.local_rank for slot in self._slots if slot.state is State.DONE)
+        """The local ranks of the workers that have exited 0, or whose function has returned."""
+        return tuple(slot.local_rank for slot in self._slots if slot.is_done)
 
     def living(self) -> bool:
         """Whether the process of one of them lives."""
@@ -419,14 +419,14 @@ class LocalWorkers:
         slot = self._slots[local_rank]
         if slot.launch != launch or not slot.lives:
             return None  # an earlier process, which was given up long ago
-        was_asked = slot.state is State.STOPPING
+        had_run = slot.runs
         failure = slot.exited(exitcode)
-        if slot.state is State.DONE and not was_asked:
+        if slot.state is State.DONE and had_run:
             self._gap(slot)
         return failure
 
     def _gap(self, slot: WorkerSlot) -> None:
-        """A worker has exited 0: note it if the others in its world may wait for it."""
+        """A worker has exited 0 or returned: note it if the others in its world may wait for it."""
         if self.told is None or not slot.since or slot.left:  # the others are in a world without it, or leave as well
             return
         if slot.spoke and slot.applied < slot.named:
@@ -440,8 +440,25 @@ class LocalWorkers:
 
     def _miss(self, slot: WorkerSlot, world: Round) -> None:
         self.incomplete = True
-        if slot.state is State.DONE and slot.worked and not slot.called:
+        if slot.is_done and slot.worked and not slot.called:
             self.missed = world.number
+
+    def returned(self, local_rank: int, launch: int) -> list[Effect]:
+        """A worker's function has returned."""
+        slot = self._slots[local_rank]
+        if slot.launch != launch or not slot.lives:
+            return []
+        effects = slot.returned()
+        if slot.is_done:
+            self._gap(slot)
+        return effects
+
+    def release(self) -> list[Effect]:
+        """Let the workers end whose functions have returned, once nothing else of this node is at work."""
+        at_rest = (State.RETURNED, State.DONE, State.FAILED, State.STOPPED)
+        if not all(slot.state in at_rest for slot in self._slots):
+            return []
+        return [effect for slot in self._slots if slot.state is State.RETURNED for effect in slot.release()]
 
     # --- starting again
 

@@ -88,6 +88,7 @@ class SharedRecord:
         self._search = Search(config.node, config.endpoints)
         self._inquiry = Inquiry(config.job.witness)
         self._searches_until = now + self._search_s
+        self._in_vain_since = now  # since when no member of its job was heard
         self._visit_at: float | None = None  # when to look for the members that are not heard
         self._visit_s = VISIT_S
         self._absent = 0  # how many were not heard when it looked last
@@ -170,6 +171,9 @@ class SharedRecord:
             return None
         self._hear(node, message, own, replica)
         news = self._take(replica)
+        record = news or self._standing.record
+        if record is not None and node in record.by_node and not self._election.is_elsewhere(node):
+            self._in_vain_since = self._now
         if news is not None:  # it was decided elsewhere: those that follow this agent may not know
             self._effects += replica.show(None)
         return news
@@ -382,7 +386,7 @@ class SharedRecord:
     def _despairs_at(self) -> float:
         # Later than that, its own time would be over before others could join it.
         in_vain_s = max(min(self._search_s, self._join_timeout_s), self._least_s) / 2
-        return self._searches_until - self._search_s + in_vain_s
+        return self._in_vain_since + in_vain_s
 
     @property
     def failure(self) -> str:
@@ -402,7 +406,7 @@ class SharedRecord:
         if self._replica is None:
             return
         if not self._is_lost:
-            self._searches_until = self._now + self._search_s
+            self._searches_until, self._in_vain_since = self._now + self._search_s, self._now
         self._visit_absent(self._replica)
         leads = self._election.leadership.leading
         self._effects += self._witness.advance(self._standing.record, leads, self._now)

@@ -172,6 +172,11 @@ class WorkerNews:
 
     # --- workers that end
 
+    def returned(self, local_rank: int, launch: int, now: float) -> None:
+        """The function of a worker has returned."""
+        self._effects += self._workers.returned(local_rank, launch)
+        self.gone(None, now)
+
     def exited(self, local_rank: int, launch: int, exitcode: int, now: float) -> None:
         """The process of a worker has ended."""
         self.gone(self._workers.exited(local_rank, launch, exitcode), now)
@@ -187,12 +192,16 @@ class WorkerNews:
                     self._standing.break_world()
                 if self._workers.through():
                     self._effects += self._workers.dismiss(now)
-                if self._workers.finished():
-                    self._stages.finish(now)
+                self._finish_if_done(now)
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; the engine looks whether all have
             case Stage.FINISHED | Stage.ENDED:
                 pass  # it was given up long ago
+
+    def _finish_if_done(self, now: float) -> None:
+        self._effects += self._workers.release()
+        if self._workers.finished():
+            self._stages.finish(now)
 
     def _failed(self, failure: do.Failure, now: float) -> None:
         self._stages.verdict.failed(failure)
@@ -221,8 +230,8 @@ class WorkerNews:
             case Response.RECORD_FAILURE:
                 if not self._workers.eligible() and not self._workers.living():
                     self._stages.fail(now)
-                elif self._workers.finished():
-                    self._stages.finish(now)
+                else:
+                    self._finish_if_done(now)
             case _:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
 

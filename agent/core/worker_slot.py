@@ -1,10 +1,13 @@
 """A worker slot: one local rank, the worker in it, what its process was told and said, and how it is stopped.
 
-    ABSENT ──start──▶ RUNNING ──exit 0──▶ DONE
-       ▲                │  └─exit ≠ 0─▶ FAILED
+    ABSENT ──start──▶ RUNNING ──exit 0──▶ DONE ◀──exit 0── RETURNED
+       ▲                │  └─exit ≠ 0─▶ FAILED ◀─exit ≠ 0───┘
        │              stop
        │                ▼
        └── STOPPED ◀──exit── STOPPING
+
+RETURNED is for functions: the process of one that has returned lives until all of its node have, since it may serve
+them something, and so that none meets another that is ending.
 
 It becomes ABSENT again by `renewed` (the worker is a new incarnation, which the rendezvous sees as a newcomer) or by
 `cleared` (it is the same one, and keeps its place). Each is a new slot, so nothing that held for the last process holds
@@ -26,6 +29,7 @@ from softrun.agent.protocol.effects import (
     Ending,
     Failure,
     LookAtProgress,
+    Release,
     ShowStacks,
     SignalWorker,
     Tell,
@@ -51,13 +55,14 @@ class State(Enum):
 
     ABSENT = "ABSENT"
     RUNNING = "RUNNING"
+    RETURNED = "RETURNED"
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
     DONE = "DONE"
     FAILED = "FAILED"
 
 
-LIVING = (State.RUNNING, State.STOPPING)
+LIVING = (State.RUNNING, State.RETURNED, State.STOPPING)
 
 
 @dataclass
@@ -77,6 +82,7 @@ class WorkerSlot:
     named: int = 0  # the number of the last event that named a world
     ends: bool = False  # its work is done, or its interpreter is ending by itself
     final: bool = False  # its failure is to be recorded, whatever the policy: no restart would mend it
+    released: bool = False  # its function has returned, and its process may end
     through: bool = False  # it has said that its work is done
     called: int = 0  # the world in which its peers wait for it, whatever its exit code
     worked: int = 0  # the last world in which it has shown that it works
@@ -127,6 +133,16 @@ class WorkerSlot:
     def lives(self) -> bool:
         """Its process lives."""
         return self.state in LIVING
+
+    @property
+    def may_train(self) -> bool:
+        """Its process lives, and its work is not known to be done."""
+        return self.lives and not self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """Its work is done, whether or not its process has ended."""
+        return self.state in (State.DONE, State.RETURNED)
 
     @property
     def works(self) -> bool:
@@ -342,11 +358,13 @@ class WorkerSlot:
 
         `stands`: the ranks of its world can still do something together, such as save.
         """
-        if not (self.runs or (self.lives and signum == SIGKILL)):
+        if not self.lives or (self.state is State.STOPPING and signum != SIGKILL):
             return []
         killed = signum == SIGKILL
         effects: list[Effect] = [self.signal(signum)] if killed else []
-        if not killed and not self.ends:
+        if not killed and self.state is State.RETURNED:
+            effects += self.release()
+        elif not killed and not self.ends:
             effects += self._ask_to_end(signum, stands=stands)
         self.state = State.STOPPING
         self.term_at = None
@@ -393,6 +411,20 @@ class WorkerSlot:
             due.append(self.in_step_until)
             due.append(self.watch.deadline() if self.watch is not None and not self.looked else None)
         return [at for at in due if at is not None]
+
+    def returned(self) -> list[Effect]:
+        """Its function has returned; its process is kept, unless it was asked to end."""
+        if self.state is State.RUNNING:
+            self.state, self.ends = State.RETURNED, True
+            return []
+        return self.release()
+
+    def release(self) -> list[Effect]:
+        """Let its process end, once."""
+        if self.released:
+            return []
+        self.released = True
+        return [Release(self.local_rank, self.launch)]
 
     def exited(self, exitcode: int) -> Failure | None:
         """Take in the end of its process. Returns its failure, if nobody had asked it to end."""

@@ -125,6 +125,8 @@ class Driver:
                 self._supervisor.spawn(effect)
             case do.SignalWorker(local_rank, launch, signum):
                 self._supervisor.signal(local_rank, launch, signum)
+            case do.Release(local_rank, launch):
+                self._supervisor.release(local_rank, launch)
             case do.LookAtProgress(local_rank, launch):
                 self._supervisor.look(local_rank, launch)
             case do.LookAtStep(local_rank, launch):

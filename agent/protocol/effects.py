@@ -139,6 +139,14 @@ class SignalWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Let a worker end whose function has returned. It may have exited meanwhile."""
+
+    local_rank: int
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtProgress:
     """Read when the worker last made progress. ProgressSeen follows if that is known."""
 
@@ -272,6 +280,7 @@ Effect = (
     | Tell
     | Spawn
     | SignalWorker
+    | Release
     | LookAtProgress
     | LookAtStep
     | LookForStore

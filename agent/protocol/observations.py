@@ -111,6 +111,14 @@ class WorkerStoreOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReturned:
+    """A worker's function has returned. Its process lives until it is released."""
+
+    local_rank: int
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker process ended. A negative exit code is a signal, as in `subprocess`."""
 
@@ -193,6 +201,7 @@ Observation = (
     | NotFound
     | Heard
     | WorkerStoreOpened
+    | WorkerReturned
     | WorkerExited
     | WorkerSaid
     | ProgressSeen

@@ -118,7 +118,7 @@ class _Handler(SubprocessHandler):
 
 
 class Function:
-    """A function, started through multiprocessing."""
+    """A function, started through multiprocessing. When it has returned, its process lives until it is released."""
 
     def __init__(self, start_method: str, start: Start) -> None:
         context = multiprocessing.get_context(start_method)
@@ -126,10 +126,12 @@ class Function:
         self._value = ReturnedValue()
         self._lifeline = Lifeline()
         held = Connection(os.dup(self._lifeline.theirs), writable=False)
+        self.gate, gate = context.Pipe()
+        """Readable when the function has returned, or the process has ended."""
         forked = start_method == "fork"
         self._process = context.Process(  # type: ignore[attr-defined]
             target=_call,
-            args=(start, self._value, held, forked),
+            args=(start, self._value, held, gate, forked),
             daemon=False,
         )
         # A child starts with our environment, and the reapers know it by that until it has taken its mark.
@@ -138,10 +140,25 @@ class Function:
                 self._process.start()
         except BaseException:
             self._lifeline.cut()
+            self.gate.close()
             raise
         finally:
             held.close()
+            gate.close()
         self.pid: int = self._process.pid
+
+    def has_returned(self) -> bool:
+        """Whether the function has, once `gate` is readable; otherwise the process has ended."""
+        try:
+            self.gate.recv_bytes()
+        except (EOFError, OSError):
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let the process end."""
+        with suppress(OSError):  # it has ended
+            self.gate.send_bytes(b"end")
 
     def exit_fd(self) -> int:
         # A fork server's child is not ours: the server reports its exit code. The sentinel of our own child may be held
@@ -160,7 +177,7 @@ class Function:
         return self._value.read()
 
 
-def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool) -> None:
+def _call(start: Start, value: ReturnedValue, lifeline: Connection, gate: Connection, forked: bool) -> None:
     if isinstance(start.entrypoint, str):
         raise AssertionError("called for a program")
     os.setsid()
@@ -168,7 +185,7 @@ def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool
         reaper.set_limits(*reaper.limits_with(start.env[reaper.VARIABLE]))
     if forked:
         gc.freeze()  # do not collect what the fork has copied: its threads are not here
-        _forget_the_agents_files(value, lifeline)
+        _forget_the_agents_files(value, lifeline, gate)
     tie(lifeline.fileno())
     os.environ.update(start.env)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -181,6 +198,9 @@ def _call(start: Start, value: ReturnedValue, lifeline: Connection, forked: bool
             stack.enter_context(redirect_stderr(start.err))
         bound = bind_to_numa(start.entrypoint, start.local_rank, start.numa_options)
         record(value.write)(record(bound)(*start.args))
+        with suppress(EOFError, OSError):
+            gate.send_bytes(b"returned")
+            gate.recv_bytes()
 
 
 @contextmanager

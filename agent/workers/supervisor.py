@@ -25,6 +25,7 @@ from softrun.agent.protocol.observations import (
     StoreUsed,
     Tick,
     WorkerExited,
+    WorkerReturned,
     WorkerSaid,
 )
 from softrun.agent.torch_elastic.elastic import ProcessFailure, WorkerSpec
@@ -36,7 +37,7 @@ from softrun.agent.workers.connections import is_connected, sockets_of
 from softrun.agent.workers.fork_server import TOKEN_BYTES, ForkServer
 from softrun.agent.workers.logs import WorkerLogs
 from softrun.agent.workers.orphan_reaper import OrphanReapers
-from softrun.agent.workers.processes import Process, is_stopped, signal_group, signal_main_thread
+from softrun.agent.workers.processes import Function, Process, is_stopped, signal_group, signal_main_thread
 from softrun.agent.workers.spawner import Key, Spawner
 from softrun.runtime.calls import Reply
 from softrun.runtime.channel.channel import BELL, ENVIRONMENT_VARIABLE, ChannelError, EventWriter
@@ -260,6 +261,12 @@ class Supervisor:
             if signum != signal.SIGKILL:
                 signal_group(process.pid, signal.SIGCONT)  # other signals wait until it continues
 
+    def release(self, local_rank: int, launch: int) -> None:
+        """Let a worker end whose function has returned; it may have ended."""
+        process = self._processes.get((local_rank, launch))
+        if isinstance(process, Function):
+            process.release()
+
     def failures(self) -> dict[int, ProcessFailure]:
         """How each worker ended whose last process did not exit 0, by local rank; also those that were stopped."""
         return self._failed
@@ -328,11 +335,18 @@ class Supervisor:
         self._processes[key] = process
         end = process.exit_fd()
         self._selector.register(end, selectors.EVENT_READ, lambda _mask: self._process_ended(key, end))
+        if isinstance(process, Function):
+            self._selector.register(process.gate, selectors.EVENT_READ, lambda _mask: self._returned(key, process))
         self._agent.started(expected.tell, process.pid, expected.restarts_left)
         for signum in expected.signals:
             self.signal(*key, signum)
 
     # --- ending
+
+    def _returned(self, key: Key, function: Function) -> None:
+        self._selector.unregister(function.gate)
+        if function.has_returned():
+            self._observe(WorkerReturned(*key))
 
     def _process_ended(self, key: Key, end: int) -> None:
         self._selector.unregister(end)
@@ -359,6 +373,10 @@ class Supervisor:
             self._succeeded[local_rank] = process
         else:
             self._failed[local_rank] = _failure(local_rank, process.pid, exitcode, worker.error_file or os.devnull)
+        if isinstance(process, Function):
+            if process.gate in self._selector.get_map():
+                self._selector.unregister(process.gate)
+            process.gate.close()
         self._agent.halted()
         if (exitcode != 0 or key in self._signalled) and not isinstance(process, Adopted):
             # What it had started ends with it, unless the worker itself has ended in good order.

@@ -122,6 +122,38 @@ def test_who_is_killed_is_told_nothing() -> None:
     assert told_to_end(entered(1).stop(SIGKILL, now=0.0)) == []
 
 
+def test_a_function_that_has_returned_is_kept_until_all_have() -> None:
+    workers = entered(2)
+    assert workers.returned(0, launch=1) == []
+    assert workers.done() == (0,)
+    assert workers.release() == []
+    assert workers.returned(1, launch=1) == []
+    assert workers.release() == [do.Release(0, 1), do.Release(1, 1)]
+    assert workers.release() == []
+    assert not workers.finished()
+    assert [workers.exited(local_rank, launch=1, exitcode=0) for local_rank in (0, 1)] == [None, None]
+    assert workers.finished()
+
+
+def test_a_function_that_has_returned_is_let_go_where_others_are_stopped() -> None:
+    workers = entered(2)
+    workers.returned(0, launch=1)
+    effects = workers.stop(SIGTERM, now=0.0)
+    assert effects[0] == do.Release(0, 1)
+    assert signals(effects) == [(1, SIGTERM)]
+    assert workers.returned(1, launch=1) == [do.Release(1, 1)], "its handler has only noted the signal"
+    assert signals(workers.stop(SIGKILL, now=1.0)) == [(0, SIGKILL), (1, SIGKILL)]
+    workers.exited(0, launch=1, exitcode=0)
+    assert workers.done() == (0,)
+
+
+def test_a_process_that_fails_after_its_function_has_returned_has_failed() -> None:
+    workers = entered(1)
+    workers.returned(0, launch=1)
+    workers.release()
+    assert workers.exited(0, launch=1, exitcode=-6) is not None
+
+
 def test_a_second_signal_kills_at_once() -> None:
     workers = entered(1)
     workers.stop(SIGTERM, now=0.0)

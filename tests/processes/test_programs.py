@@ -10,15 +10,18 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig as TorchLaunchConfig
 
 from launching import one_node
+from local_cluster import free_port
 from softrun import LaunchConfig, Leave, PreemptedError, RestartPolicy, get_worker_info, launch_agent, on_leave, worlds
 from softrun.agent.errors import UsageError
 from softrun.agent.local_agent import _by_rank
@@ -35,6 +38,20 @@ def place(offset: int) -> int:
 
 def large(size: int) -> bytes:
     return b"x" * size
+
+
+_served: list[TCPStore] = []
+
+
+def serve_or_ask(port: int) -> str:
+    """Rank 0 serves the others, and returns first."""
+    serves = os.environ["RANK"] == "0"
+    _served.append(TCPStore("127.0.0.1", port, 2, is_master=serves, timeout=timedelta(seconds=60)))
+    if serves:
+        return "served"
+    time.sleep(1)  # rank 0 has returned
+    _served[0].set("key", "value")
+    return str(_served[0].get("key").decode())
 
 
 def fail_on_rank_1() -> None:
@@ -64,6 +81,11 @@ def test_a_functions_results_come_back_by_global_rank(start_method: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", list(RestartPolicy))
+def test_what_a_function_serves_stays_until_all_have_returned(policy: RestartPolicy) -> None:
+    assert launch_agent(config(restart_policy=policy), serve_or_ask, [free_port()]) == {0: "served", 1: "value"}
+
+
 def test_a_large_result_comes_back() -> None:
     results = launch_agent(config(nproc_per_node=1), large, [5_000_000])
     assert len(results[0]) == 5_000_000

@@ -29,7 +29,9 @@ def wait_to_be_killed() -> None:
 
 def function(start_method: str, call: object) -> Function:
     assert callable(call)
-    return Function(start_method, Start(call))
+    process = Function(start_method, Start(call))
+    process.release()
+    return process
 
 
 def has_ended(process: Process, within_s: float = PATIENCE_S) -> bool:
@@ -38,6 +40,26 @@ def has_ended(process: Process, within_s: float = PATIENCE_S) -> bool:
         return bool(select.select([end], [], [], within_s)[0])
     finally:
         os.close(end)
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_a_function_that_has_returned_lives_until_it_is_released(start_method: str) -> None:
+    process = Function(start_method, Start(collect))
+    assert process.gate.poll(PATIENCE_S)
+    assert process.has_returned()
+    assert not has_ended(process, 0.2)
+    process.release()
+    assert has_ended(process)
+    assert process.reap(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_a_function_that_was_killed_has_not_returned(start_method: str) -> None:
+    process = Function(start_method, Start(wait_to_be_killed))
+    os.kill(process.pid, signal.SIGKILL)
+    assert has_ended(process)
+    assert process.gate.poll(PATIENCE_S)
+    assert not process.has_returned()
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])

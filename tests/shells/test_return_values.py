@@ -23,6 +23,7 @@ STRATEGIES = ["file_descriptor", "file_system"]
 def ended(start_method: str, call: Any, *args: object) -> Function:
     """A worker that has come to its end; whatever it left in its memory, or with its server, is gone."""
     process = Function(start_method, Start(call, args))
+    process.release()
     end = process.exit_fd()
     assert select.select([end], [], [], PATIENCE_S)[0]
     os.close(end)

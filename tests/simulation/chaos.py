@@ -188,6 +188,7 @@ class Life:
             dies_building=self.plan.dies_building,
             exits_building=0.3,
             in_calls=seed % 4 == 1,
+            functions=seed % 3 == 1,
             limits=self.plan.limits,
             step_s=STEPS_S[seed % len(STEPS_S)],
             heeds=self.plan.heeds,

@@ -388,6 +388,8 @@ class Cluster:
                 self.workers.spawn(node, tells)
             case do.SignalWorker(local_rank, launch, signum):
                 self.workers.signal(node.processes[local_rank], launch, signum)
+            case do.Release(local_rank, launch):
+                self.workers.release(node.processes[local_rank], launch)
             case do.LookAtProgress(local_rank, launch):
                 self.workers.look_at(node, local_rank, launch)
             case do.LookAtStep(local_rank, launch):

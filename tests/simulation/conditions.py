@@ -45,6 +45,7 @@ class Habits:
     dies_building: float = 0.0  # the odds that one dies while it builds the groups of a world
     exits_building: float = 0.0  # and that it exits 0 then
     in_calls: bool = False  # peers wait for each at the end, so one that exits 0 before leaves a gap
+    functions: bool = False  # they are functions: a process whose function has returned lives until it is released
     ignore_sigterm: float = 0.0
     exit_zero_on_sigterm: float = 0.0
     slow_to_leave: float = 0.0

@@ -64,6 +64,7 @@ class Process:
     step: int | None = None  # the last that it has completed there
     begun: int = 0  # the one that it is in, or has completed
     saves: int = 0  # the world in which it has left for good, and saves
+    kept: bool = False  # its function has returned, and its process has nothing to do
     to_end: int = 0  # the signal that it was told to end by
 
     @property
@@ -177,6 +178,7 @@ class Workers:
         process.failing |= due and not process.asked and process.node.engine.stage in (Stage.WAITING, Stage.WORKING)
         process.asked = True
         if not process.alive:
+            self.release(process, launch, -signum)
             return
         if signum == SIGKILL:
             self._cluster.after(self._cluster.draw(self._cluster.timing.worker_ends), self.end, process, -SIGKILL)
@@ -377,14 +379,27 @@ class Workers:
         if not process.alive:
             return
         process.alive = False
+        process.kept = exitcode == 0 and self._cluster.habits.functions
         process.ended_itself = not process.asked and exitcode != RESUME
         for watcher in self._cluster.watchers:
             watcher.worker_died(process, exitcode, because)
-        seen = saw.WorkerExited(process.local_rank, process.launch, exitcode)
-        seen_s = self._cluster.draw(self._cluster.timing.worker_seen)
-        self._cluster.after(seen_s, self._cluster.deliver, process.node, seen)
+        who = (process.local_rank, process.launch)
+        self._show(process.node, saw.WorkerReturned(*who) if process.kept else saw.WorkerExited(*who, exitcode))
         if exitcode not in (0, RESUME) or not process.leaving:
             self.felt(process)
+
+    def release(self, process: Process, launch: int, exitcode: int = 0) -> None:
+        if process.launch == launch and process.kept:
+            ends_s = self._cluster.draw(self._cluster.timing.worker_ends)
+            self._cluster.after(ends_s, self._let_go, process, exitcode)
+
+    def _let_go(self, process: Process, exitcode: int) -> None:
+        if process.kept:
+            process.kept = False
+            self._show(process.node, saw.WorkerExited(process.local_rank, process.launch, exitcode))
+
+    def _show(self, node: Node, seen: saw.Observation) -> None:
+        self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), self._cluster.deliver, node, seen)
 
     def say_broken(self, process: Process, number: int) -> None:
         if process.alive and process.hung_since is None:

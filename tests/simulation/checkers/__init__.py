@@ -22,6 +22,7 @@ from simulation.checkers.record import (
 )
 from simulation.checkers.workers import (
     FinishedStaysFinished,
+    FunctionsEndTogether,
     HardBeginsAllAgain,
     LeaveTogether,
     RestartsCountedOnce,
@@ -44,6 +45,7 @@ def all_checkers() -> list[Checker]:
         NoGhosts(),
         NobodyMeetsTheReplaced(),
         LeaveTogether(),
+        FunctionsEndTogether(),
         SavedTogether(),
         OnceEach(),
         SurvivorsFirst(),

@@ -77,7 +77,7 @@ class Ending(Checker):
     def effect(self, node: Node, effect: do.Effect) -> None:
         self.demand(node.result is None, f"{node.name} did {effect} after its end")
         if isinstance(effect, do.End):
-            orphans = [p.name for p in node.running]
+            orphans = [p.name for p in node.processes.values() if p.alive or p.kept]
             self.demand(not orphans, f"{node.name} left {', '.join(orphans)} behind")
             if effect.result.outcome is Outcome.WORKERS_FAILED:
                 self.demand(bool(effect.result.failures), f"{node.name} says its workers failed, and names none")

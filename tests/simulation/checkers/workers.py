@@ -9,6 +9,7 @@ from math import inf
 from simulation.checkers.base import Checker, begins_again, lives, sealed_anew
 from simulation.cluster import Node
 from simulation.workers import SIGKILL, Process
+from softrun.agent.core.stages import Stage
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol import observations as saw
 from softrun.agent.protocol.effects import Outcome
@@ -27,7 +28,8 @@ class Sequence(Checker):
             for tell in effect.tell:
                 before = node.processes.get(tell.local_rank)
                 who = f"{node.name}/{tell.local_rank}"
-                self.demand(before is None or not before.alive, f"{who} was started beside a living process")
+                lives = before is not None and (before.alive or before.kept)
+                self.demand(not lives, f"{who} was started beside a living process")
                 self.demand(before is None or tell.launch > before.launch, f"{who} has the launch number of another")
                 at_work = self.cluster.store.round is not None and self.cluster.store.round.number > 0
                 self.demand(at_work or tell.state is WorkerState.HEALTHY, f"{who} was started PAUSED before any world")
@@ -222,6 +224,16 @@ class RestartsCountedOnce(Checker):
                 self.demand(over or spent >= config.max_restarts, f"{node.name} gave up after {spent} restarts")
                 excused = self._excused(node, surely=True)
                 self.demand(over or not excused, f"{node.name} was charged for the death of a peer")
+
+
+class FunctionsEndTogether(Checker):
+    """The process of a function that has returned is kept until all of its node have, or are asked to end."""
+
+    def effect(self, node: Node, effect: do.Effect) -> None:
+        if isinstance(effect, do.Release) and not node.processes[effect.local_rank].asked:
+            at_work = [p.name for p in node.running if p.local_rank != effect.local_rank and not p.asked]
+            goes = node.engine.stage in (Stage.RESTARTING, Stage.LEAVING)
+            self.demand(goes or not at_work, f"{node.name} released one while {', '.join(at_work)} work")
 
 
 class LeaveTogether(Checker):

@@ -34,6 +34,14 @@ def does_not_say_that_it_ends_a_worker() -> list[Patch]:
     return [(WorkerSlot, "_ask_to_end", wrong)]
 
 
+@mutant("FunctionsEndTogether")
+def lets_a_function_end_that_has_returned() -> list[Patch]:
+    def wrong(self: LocalWorkers) -> list[do.Effect]:
+        return [effect for slot in self._slots if slot.state is State.RETURNED for effect in slot.release()]
+
+    return [(LocalWorkers, "release", wrong)]
+
+
 @mutant("SoftSparesTheHealthy")
 def stops_healthy_workers() -> list[Patch]:
     def wrong(self: Stages, now: float) -> None:
