@@ -23,7 +23,7 @@ from softrun.agent.memory import gather_memory_later, give_back_memory
 from softrun.agent.protocol.printable import printable
 from softrun.agent.store.secrets import take_secrets
 from softrun.agent.usage import LONGEST_LINE, check_log_level, error_line
-from softrun.agent.workers.fork_server import begun
+from softrun.agent.workers.fork_server import PRELOADED, Script, begun
 from softrun.runtime.channel.channel import ChannelError
 from softrun.runtime.events import RESUME
 
@@ -265,6 +265,7 @@ def _template(argv: list[str]) -> AbstractContextManager[None]:
     """Start the fork server early, from a guess: torch is not there yet to parse the line. A wrong guess costs time."""
     guess = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     guess.add_argument("--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1"))
+    guess.add_argument("--preload")
     for flag in ("--no-warm-start", "--no-python", "--run-path", "--numa-binding", "--help"):
         guess.add_argument(flag, "--" + flag[2:].replace("-", "_"), dest="cold", action="store_true")
     try:
@@ -273,5 +274,8 @@ def _template(argv: list[str]) -> AbstractContextManager[None]:
         return nullcontext()
     if not rest or known.cold or "PET_NO_WARM_START" in os.environ:
         return nullcontext()
+    script = next((word for word in rest if word.endswith(".py")), "")
+    if known.preload is None and script and not Script((), False, script, ()).names(PRELOADED):
+        return nullcontext()  # it would delay the imports of others
     sets_threads = known.nproc_per_node != "1" and "OMP_NUM_THREADS" not in os.environ
     return begun({"OMP_NUM_THREADS": "1"} if sets_threads else {})

@@ -77,6 +77,14 @@ class Script:
             return None
         return cls(tuple(flags), is_module, words[0], tuple(words[1:]))
 
+    def names(self, modules: Sequence[str]) -> bool:
+        """Whether its text names one of these packages. A module is not looked for: it may."""
+        try:
+            text = b"" if self.is_module else Path(self.name).read_bytes()
+        except OSError:
+            return True
+        return self.is_module or any(os.fsencode(name.partition(".")[0]) in text for name in modules)
+
     @property
     def is_source(self) -> bool:
         """Whether it is Python source: only that runs in a fork as it does in a new process."""
@@ -108,6 +116,7 @@ class ForkServer:
         self.token = secrets.token_hex(TOKEN_BYTES)
         """The token by which the reapers know the workers that are forked from it."""
         self.flags = tuple(flags)
+        self._modules = list(PRELOADED)
         self.is_ready = False
         self.is_gone = False
         self._environment = {**os.environ, **(env or {}), reaper.VARIABLE: reaper.mark_of(self.token, 0)}
@@ -127,7 +136,13 @@ class ForkServer:
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import these modules as well. Only then is it ready."""
+        self._modules += modules
         self._send({"modules": list(modules)})
+
+    def is_awaited(self, args: Sequence[str]) -> bool:
+        """Whether a worker that runs this Python should wait until this is ready: it imports what is being loaded."""
+        script = Script.of(sys.executable, args)
+        return not (self.is_ready or self.is_gone) and script is not None and script.names(self._modules)
 
     def ask(self, args: Sequence[str], env: Mapping[str, str], out: str, err: str) -> bool:
         """Fork a worker that runs this Python with these arguments. `env` goes on top of the agent's environment; its

@@ -64,6 +64,11 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
             if not request:
                 os._exit(0)
             order: dict[str, Any] = json.loads(request)
+            if hidden := hidden_modules(order):
+                why = f"{hidden} beside the script would not be imported: another is loaded already"
+                send(control, {"refused": why})
+                close(lifeline)
+                continue
             try:
                 pid = os.fork()
             except OSError as error:  # no memory, or too many processes
@@ -81,6 +86,30 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
             pidfd = os.pidfd_open(pid)
             selector.register(pidfd, selectors.EVENT_READ, pid)
             send(control, {"pid": pid}, pidfd)
+
+
+def hidden_modules(order: dict[str, Any]) -> str:
+    """The names of the user's own modules, beside the script, that this process has others of."""
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return ""
+    directory = Path(order["directory"])
+    if not order["is_module"]:
+        directory = (directory / order["script"]).resolve().parent
+    try:
+        files = os.listdir(directory)  # noqa: PTH208 - there may be many
+    except OSError:
+        return ""
+    loaded = sys.modules.keys() - {"__main__"}
+    alike = [(name, directory / file) for file in files if (name := file.partition(".")[0]) in loaded]
+    return ", ".join(sorted({name for name, path in alike if hides(path, sys.modules[name])}))
+
+
+def hides(path: Path, module: types.ModuleType) -> bool:
+    """Whether Python would import this instead of the module; a folder without `__init__.py` comes last."""
+    if path.suffix not in (".py", ".pyc", ".so") and not (path / "__init__.py").is_file():
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or not Path(file).resolve().is_relative_to(path.parent)
 
 
 def load(modules: list[str]) -> str:

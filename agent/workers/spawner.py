@@ -1,6 +1,7 @@
 """How workers start: forked from a fork server if they cannot tell the difference, otherwise each by itself.
 
-A start takes time: the fork server must get ready, and then fork. The agent waits for neither.
+A start takes time: the fork server must get ready, and then fork. The agent waits for neither. A worker waits until the
+fork server is ready if its script imports what is loaded there; another would only lose time.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ class Spawner:
 
     def _go_on(self) -> None:
         fork_server = self._fork_server
-        if fork_server is not None and not fork_server.is_gone and not fork_server.is_ready:
-            return
         while self._waiting:
+            args = [str(arg) for arg in next(iter(self._waiting.values())).args]
+            if fork_server is not None and fork_server.is_awaited(args):
+                return
             key, start = _take_first(self._waiting)
-            if fork_server is not None and fork_server.ask(
-                [str(arg) for arg in start.args], start.env, start.out, start.err
-            ):
+            forks = fork_server is not None and fork_server.is_ready
+            if fork_server is not None and forks and fork_server.ask(args, start.env, start.out, start.err):
                 self._asked[key] = start
             else:
                 self._started(key, self._by_itself(start))

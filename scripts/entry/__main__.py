@@ -18,4 +18,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Python puts the working directory first, for modules of the user's: what the launcher itself imports is not there.
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path.append(sys.path.pop(0))
     sys.exit(main())

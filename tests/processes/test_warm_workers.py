@@ -38,6 +38,18 @@ def test_to_wait_for_a_world_they_import_nothing(cluster: LocalCluster) -> None:
     assert output.splitlines() == ["set()"] * 2
 
 
+@pytest.mark.parametrize("policy", ["hard", "soft"])
+def test_a_script_gets_its_own_modules(cluster: LocalCluster, policy: str) -> None:
+    """Whatever the launcher and the process that it is forked from have imported under these names."""
+    for name in ("secrets", "pydantic", "watchdog", "etcd3"):
+        (cluster.directory / f"{name}.py").write_text("mine = 1")
+    script = cluster.directory / "script.py"
+    script.write_text("import secrets, pydantic, watchdog, etcd3\nprint(secrets.mine + pydantic.mine + watchdog.mine)")
+    command = softrun_command("--nproc_per_node=2", f"--restart_policy={policy}", script=script)
+    node = cluster.start("node", ["sh", "-c", 'cd "$0" && exec "$@"', str(cluster.directory), *command])
+    assert (node.wait(), [line for line in node.output().splitlines() if line == "3"]) == (0, ["3", "3"]), node.output()
+
+
 def test_they_can_be_started_by_themselves(cluster: LocalCluster) -> None:
     code, output = run(cluster, HAS_TORCH + "print('torch' if had_torch else 'cold')", "--no_warm_start")
     assert (code, output.splitlines()) == (0, ["cold", "cold"])

@@ -15,7 +15,7 @@ import pytest
 
 from local_cluster import PATIENCE_S
 from softrun.agent.workers import orphan_reaper_main as reaper
-from softrun.agent.workers.fork_server import Forked, ForkServer, Refused, Script
+from softrun.agent.workers.fork_server import PRELOADED, Forked, ForkServer, Refused, Script
 from softrun.agent.workers.processes import Program, Start
 
 pytestmark = pytest.mark.processes
@@ -171,6 +171,31 @@ def test_neighbours_import_what_they_did(both: Both, script: Path) -> None:
     assert warm == cold == (0, "neighbour\n", "")
 
 
+def test_a_script_whose_own_modules_it_would_not_find_is_not_forked(
+    both: Both, script: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    (script.parent / "secrets.py").touch()
+    (script.parent / "secrets.txt").touch()
+    (script.parent / "watchdog").mkdir()
+    (script.parent / "watchdog" / "__init__.py").touch()
+    script.touch()
+    assert both.template.ask(["-u", str(script)], both.marked({}), "", "")
+    said = None
+    while said is None:
+        said = both.template.listen(PATIENCE_S)
+    assert isinstance(said, Refused)
+    assert "secrets, watchdog beside the script would not be imported" in caplog.text
+
+
+def test_what_no_import_would_take_is_no_reason(both: Both, script: Path) -> None:
+    (script.parent / "torch").mkdir()  # what is installed comes before a folder that is no package
+    (script.parent / "secrets.txt").touch()
+    (script.parent / "colorsys.py").write_text("mine = 1")  # not loaded yet
+    script.write_text("import colorsys, torch; print(colorsys.mine, 'Tensor' in vars(torch))")
+    assert both.run_warm(str(script), env={})[1] == "1 True\n"
+
+
 # The first fork is the template's rehearsal.
 FORKS_ARE_SCARCE = """
 import errno, itertools, os
@@ -217,6 +242,18 @@ def test_torch_is_there_and_chance_is_not_shared(both: Both, script: Path) -> No
     cold = both.run_cold(str(script), env={})[1].split()
     assert [first[0], first[2], cold[2]] == ["True", "False", "False"]
     assert len({*first[3:], *second[3:], *cold[3:], first[1], second[1], cold[1]}) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("import os", False), ("from torch import nn", True), ("import softrun as s", True)]
+)
+def test_what_a_script_names(script: Path, text: str, names: bool) -> None:
+    script.write_text(text)
+    assert Script((), False, str(script), ()).names(PRELOADED) is names
+
+
+def test_what_a_module_names_is_not_known() -> None:
+    assert Script((), True, "train", ()).names(PRELOADED)
 
 
 @pytest.mark.parametrize(
