@@ -244,6 +244,7 @@ class WorkerStatus(_Value):
     ends: bool = Field(default=False, description="its work is done, or its interpreter is ending: it is left to end")
     through: bool = Field(default=False, description="its work is done")
     final: bool = Field(default=False, description="it leaves for good, as a failure that no restart would mend")
+    gone: bool = Field(default=False, description="it takes no part in any world any more, whatever it still does")
     heeds: bool = Field(default=False, description="told to leave for good, it stops after an agreed step, and saves")
     left: bool = Field(default=False, description="it has left its world for good as it was told to, and saves or ends")
     saved: bool = Field(default=False, description="its interpreter ends after that, and nothing had gone wrong before")

@@ -232,6 +232,11 @@ def leave_call() -> None:
     _worker().leave_call()
 
 
+def abandon_call() -> None:
+    """This rank takes no part in the call any more, whatever its process does until its end: the others go on."""
+    _worker().abandon_call()
+
+
 def be_through() -> None:
     """The work is done: whatever this process does now is its own business."""
     _worker().be_through()
@@ -380,7 +385,8 @@ class _Worker:
             here = {"applied": event.sequence, "broken_round": broken, "called": called, "heeds": self._heeds}
             if event.round != self._round or not usable:
                 self._begin_world()  # before the agent hears where it is: the last world's steps do not count
-            self._tell(ready=True, ends=False, through=False, final=False, left=False, saved=False, **here)
+            stays = {"ends": False, "through": False, "final": False, "gone": False, "left": False, "saved": False}
+            self._tell(ready=True, **stays, **here)
             if not usable:
                 self.inbox.wait(event.sequence)
             elif self._allowance.holds():  # its agent gives it time once it knows that this worker has left its world
@@ -477,6 +483,10 @@ class _Worker:
     def leave_call(self) -> None:
         self.in_call = False
         self._tell(called=0, ends=True, final=True)
+
+    def abandon_call(self) -> None:
+        self.in_call = False
+        self._tell(gone=True, ends=True)
 
     def be_through(self) -> None:
         if self.inbox.last().signum:

@@ -35,6 +35,7 @@ class Agent:
         endpoints: tuple[Address, ...] = (),
         tolerance_s: float = 1e6,  # what does not answer here is mostly not the matter
         witness: Address | None = None,
+        join_timeout_s: float = EngineConfig.join_timeout_s,
     ) -> None:
         job = replace(JOB, restart_policy=policy, worker_failure=failure, witness=witness)
         config = EngineConfig(
@@ -48,6 +49,7 @@ class Agent:
             endpoints=endpoints,
             beat_tolerance_s=tolerance_s,
             grace_s=2.0,
+            join_timeout_s=join_timeout_s,
         )
         self.job = job
         self.now = 0.0

@@ -104,7 +104,7 @@ class LocalWorkers:
 
     def heeds(self) -> bool:
         """Whether workers are or were in a world and, told to leave for good, will stop after a step and save."""
-        there = [slot for slot in self._slots if slot.runs and not slot.outside]
+        there = [slot for slot in self._slots if slot.runs and not (slot.outside or slot.gone)]
         return bool(there) and all(slot.heeds and slot.entered for slot in there)
 
     def have_left(self) -> bool:
@@ -140,9 +140,14 @@ class LocalWorkers:
         return any(slot.lives for slot in self._slots)
 
     def finished(self) -> bool:
-        """A worker has exited 0, and each of the others has too, is recorded as failed, or was no longer needed."""
+        """A worker has exited 0, and each of the others has too, is recorded as failed, or was no longer needed.
+
+        One that had left its call is no proof that the work is done, beside others that have failed.
+        """
         states = {slot.state for slot in self._slots}
-        return State.DONE in states and states <= {State.DONE, State.FAILED, State.STOPPED}
+        done = [slot for slot in self._slots if slot.state is State.DONE]
+        proven = State.FAILED not in states or not all(slot.gone for slot in done)
+        return bool(done) and proven and states <= {State.DONE, State.FAILED, State.STOPPED}
 
     def ranks(self) -> tuple[tuple[int, int], ...]:
         """(local rank, global rank) of each worker, in the last world that it was told of."""
@@ -172,7 +177,7 @@ class LocalWorkers:
             slot.begin(self._left_of(world.preemption, now))
             if info is None:
                 slot.since = 0
-            elif slot.runs:
+            elif slot.runs and not slot.gone:
                 before = change if slot.entered else None
                 steps = leave_after if slot in in_step else 0
                 effects.append(
@@ -184,7 +189,7 @@ class LocalWorkers:
                 fresh.append(slot.tell(WorkerState.HEALTHY, None, world.number))
                 slot.enter(world.number, info)
             else:
-                self._miss(slot, world)  # it ended while the world was being made
+                self._miss(slot, world)  # it ended, or left, while the world was being made
         if fresh:
             effects.append(Spawn(tuple(fresh), restarts_left))
         self.told = world
@@ -264,7 +269,9 @@ class LocalWorkers:
         """Take in a worker's status. False if it comes from an earlier process, or nobody needs it any more."""
         slot = self._slots[local_rank]
         self.asks = self.asks or slot.launch == launch
-        return slot.launch == launch and slot.said(status, self._limits, now)
+        news = slot.launch == launch and slot.said(status, self._limits, now)
+        self.incomplete |= news and slot.gone and slot.since > 0
+        return news
 
     def look(self, local_rank: int) -> list[Effect]:
         """Look at a worker's progress, unless the answer is on its way."""

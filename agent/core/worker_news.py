@@ -70,6 +70,8 @@ class WorkerNews:
     def said(self, local_rank: int, launch: int, status: WorkerStatus, now: float) -> None:
         """A worker has written its status."""
         told = self._workers.told
+        if status.gone and self._answers.restarts_all:  # nobody goes on without it
+            status = status.model_copy(update={"gone": False})
         if not self._workers.said(local_rank, launch, status, now) or told is None:
             return
         if told.number in (status.counts, status.idle):
@@ -78,6 +80,8 @@ class WorkerNews:
             self._leadership.worked_in(told.number)
         if status.broken_round == told.number:
             self._standing.broken_round = told.number
+        if status.gone:
+            self.gone(None, now)
         if status.fault is not None:
             self.faulted(local_rank, status.fault, now)
 
@@ -202,6 +206,8 @@ class WorkerNews:
         self._effects += self._workers.release()
         if self._workers.finished():
             self._stages.finish(now)
+        elif self._stages.verdict.failures and not (self._workers.eligible() or self._workers.living()):
+            self._stages.fail(now)
 
     def _failed(self, failure: do.Failure, now: float) -> None:
         self._stages.verdict.failed(failure)
@@ -228,10 +234,7 @@ class WorkerNews:
                     self._replaces = self._others_work()
                     self._workers.replace(failure.local_rank, outside=self._replaces)
             case Response.RECORD_FAILURE:
-                if not self._workers.eligible() and not self._workers.living():
-                    self._stages.fail(now)
-                else:
-                    self._finish_if_done(now)
+                self._finish_if_done(now)
             case _:
                 raise AssertionError(f"a policy answered a worker's failure with {response}")
 

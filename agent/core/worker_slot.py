@@ -94,6 +94,7 @@ class WorkerSlot:
     launch_port: int = 0  # of the worker store that its environment names
     since: int = 0  # the first world since when it has been in every world; 0 while the others are in one without it
     entered: bool = False  # it has been told of a world
+    gone: bool = False  # it takes no part in any world any more, whatever its process does until its end
     outside: bool = False  # it has yet to ask for its first world, and the others do not wait for it
     stuck: bool = False  # it does not leave its world, and the others go on without it
     failing: bool = False  # it is being ended, which counts as its failure
@@ -147,12 +148,12 @@ class WorkerSlot:
     @property
     def works(self) -> bool:
         """It was told to work, and may be working by now."""
-        return self.runs and not self.paused
+        return self.runs and not self.paused and not self.gone
 
     @property
     def has_left(self) -> bool:
         """It has obeyed the last event that told it to leave its world."""
-        return self.applied >= self.leave
+        return self.gone or self.applied >= self.leave
 
     @property
     def is_leaving(self) -> bool:
@@ -169,7 +170,7 @@ class WorkerSlot:
         """It has a place in the next world."""
         # A worker that is being ended for a failure keeps its place until it has failed, unless it is stuck.
         able = self.failing if self.state is State.STOPPING else self.state not in (State.STOPPED, State.FAILED)
-        return able and not self.outside and not self.stuck
+        return able and not self.outside and not self.stuck and not self.gone
 
     @property
     def is_silent(self) -> bool:
@@ -289,7 +290,7 @@ class WorkerSlot:
         self.applied = max(self.applied, status.applied)
         if self.ends and not status.ends:
             self.looked = False  # a look while it showed nothing was not answered
-        self.ends, self.final = status.ends, status.final
+        self.ends, self.final, self.gone = status.ends, status.final, status.gone
         if status.ends and self.watch is not None:
             self.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
         self.heeds, self.left, self.saved = status.heeds, status.left, status.left and status.saved

@@ -154,6 +154,26 @@ def test_a_process_that_fails_after_its_function_has_returned_has_failed() -> No
     assert workers.exited(0, launch=1, exitcode=-6) is not None
 
 
+def test_who_has_left_its_call_is_in_no_world_and_breaks_the_one_that_it_was_in() -> None:
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, called=1, gone=True, ends=True), 1.0)
+    assert workers.incomplete
+    assert [worker.local_rank for worker in workers.eligible()] == [1]
+    effects = workers.enter(sealed(replace(member("a"), workers=(Worker(1, 1),)), number=2), LIFE, 3, 2.0)
+    assert {effect.local_rank for effect in effects if isinstance(effect, do.Tell)} == {1}
+    workers.said(0, 1, WorkerStatus(ready=True, applied=2, called=1, gone=True, ends=True), 3.0)
+    assert not workers.incomplete, "that world was made without it"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_who_has_left_its_call_is_no_proof_that_the_work_is_done(gone: bool) -> None:
+    workers = entered(2)
+    workers.said(0, 1, WorkerStatus(ready=True, applied=1, called=1, gone=gone, ends=True), 1.0)
+    workers.exited(1, launch=1, exitcode=1)
+    workers.exited(0, launch=1, exitcode=0)
+    assert workers.finished() is not gone
+
+
 def test_a_second_signal_kills_at_once() -> None:
     workers = entered(1)
     workers.stop(SIGTERM, now=0.0)

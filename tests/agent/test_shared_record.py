@@ -117,19 +117,32 @@ def test_one_that_finds_no_job_says_where_it_has_looked() -> None:
     assert agent.now == 60.0
 
 
-def test_one_that_was_left_out_begins_anew_when_it_has_looked_for_the_members_for_half_of_its_time() -> None:
+@pytest.mark.parametrize(
+    ("tolerance_s", "join_timeout_s", "heard_at", "begins_at"),
+    [
+        (3.0, 600.0, 0.0, 30.0),
+        (1.0, 20.0, 0.0, 10.0),  # later than that nobody could join it in time
+        (3.0, 600.0, 20.0, 50.0),  # it may be alone to blame for having lost touch
+    ],
+)
+def test_one_that_was_left_out_begins_anew_when_it_has_looked_for_the_members_in_vain_for_half_of_its_time(
+    tolerance_s: float, join_timeout_s: float, heard_at: float, begins_at: float
+) -> None:
     """It listens where the job is founded, and a member that refuses may be in a world."""
-    agent = Agent(endpoints=(ONE,), tolerance_s=3.0)
+    agent = Agent(endpoints=(ONE,), tolerance_s=tolerance_s, join_timeout_s=join_timeout_s)
     shown = of_job("b@1", sealed(member("b")), settings=agent.job)
     agent.see(saw.Heard("b", Record(shown, stands=True)))
     agent.see(saw.Listening(ONE))
+    if heard_at:
+        agent.now = heard_at
+        agent.see(saw.Heard("b", Record(shown, stands=True)))
     while agent.engine.record == shown:
         due = agent.engine.deadline()
         assert due is not None
         agent.now = due
         agent.see(saw.Tick())
         agent.see(saw.LinkDown("b", refused=True))
-    assert agent.now == 30.0
+    assert agent.now == begins_at
     assert agent.engine.record is not None
     assert [m.node for m in agent.engine.record.members] == ["a"]
 

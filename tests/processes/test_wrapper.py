@@ -94,3 +94,31 @@ def test_the_loss_of_rank_0_with_its_node_does_not_end_the_job(
     cluster.wait_for_steps(2, after=time.monotonic())
     assert set(training.newest().values()) == survivors
     assert set(training.newest()) == {0, 1}
+
+
+RECORD = ("--worker_failure", "record")
+
+
+def test_who_leaves_by_system_exit_is_not_waited_for(cluster: LocalCluster, start: Start, tmp_path: Path) -> None:
+    """Its process may take its time to end."""
+    node = start("a", "leaves_call.py", str(tmp_path), "exit", nproc=3, nnodes="1", flags=RECORD)
+    cluster.wait_for("the others' next iteration", lambda: (tmp_path / "0-1").exists() and (tmp_path / "1-1").exists())
+    (tmp_path / "ends").touch()
+    assert node.wait() == 0, node.output()
+    assert not (tmp_path / "2-1").exists()
+
+
+def test_who_is_unfit_after_a_fault_costs_one_iteration(start: Start, tmp_path: Path) -> None:
+    node = start("a", "leaves_call.py", str(tmp_path), "unfit", nproc=3, nnodes="1", flags=RECORD)
+    assert node.wait() == 0, node.output()
+    assert {path.name for path in tmp_path.glob("*-[1-9]")} == {"0-1", "1-1"}
+
+
+def test_a_job_of_which_nobody_has_completed_the_call_has_failed(
+    cluster: LocalCluster, start: Start, tmp_path: Path
+) -> None:
+    """One has left it with exit code 0, so that the others were too few."""
+    node = start("a", "leaves_call.py", str(tmp_path), "too few", nproc=3, nnodes="1", flags=RECORD)
+    cluster.wait_for("they give up", lambda: node.output().count("exited with code 1") == 2)
+    (tmp_path / "ends").touch()
+    assert node.wait() == 1, node.output()

@@ -174,7 +174,10 @@ def leave_call(life: Life) -> None:
     process = _process(life, _pick(life))
     if process is not None and process.status.called == process.last.round and not process.stalled:
         process.has_left = True
-        life.cluster.workers.end(process, 0)
+        if process.local_rank % 2:
+            life.cluster.workers.abandon_call(process)
+        else:
+            life.cluster.workers.end(process, 0)
 
 
 def void(_: object) -> None: ...

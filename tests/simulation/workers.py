@@ -65,6 +65,7 @@ class Process:
     begun: int = 0  # the one that it is in, or has completed
     saves: int = 0  # the world in which it has left for good, and saves
     kept: bool = False  # its function has returned, and its process has nothing to do
+    gone: bool = False  # it has left its call for good, and lives on for a while
     to_end: int = 0  # the signal that it was told to end by
 
     @property
@@ -115,7 +116,7 @@ class Process:
 
     def works_in(self, number: int) -> bool:
         told = self.last.state is WorkerState.HEALTHY and self.last.round == number
-        return self.alive and told and self.lapsed != number
+        return self.alive and told and self.lapsed != number and not self.gone
 
 
 class Workers:
@@ -354,7 +355,7 @@ class Workers:
         process.stuck_since = process.out_at = None
 
     def say(self, process: Process, **changes: Any) -> None:
-        process.status = process.status.model_copy(update=changes)
+        process.status = process.status.model_copy(update={**changes, "gone": process.gone})
         self._cluster.deliver(process.node, saw.WorkerSaid(process.local_rank, process.launch, process.status))
 
     def hang(self, process: Process, stopped: bool = False) -> None:
@@ -400,6 +401,12 @@ class Workers:
 
     def _show(self, node: Node, seen: saw.Observation) -> None:
         self._cluster.after(self._cluster.draw(self._cluster.timing.worker_seen), self._cluster.deliver, node, seen)
+
+    def abandon_call(self, process: Process) -> None:
+        """It has left the function, and uploads its logs before it ends."""
+        process.gone = True
+        self.say(process, ends=True)
+        self._cluster.after(self._cluster.draw((0.1, 10.0)), self.end, process, 0)
 
     def say_broken(self, process: Process, number: int) -> None:
         if process.alive and process.hung_since is None:

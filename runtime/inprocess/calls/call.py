@@ -53,6 +53,7 @@ from softrun.runtime.inprocess.rank_assignment import RankDiscarded
 from softrun.runtime.inprocess.state import FrozenState, Mode, State
 from softrun.runtime.interrupt import RestartRequest
 from softrun.runtime.worker import (
+    abandon_call,
     begin_call,
     end_call,
     free_trainer_by,
@@ -112,6 +113,7 @@ class Call:
         self.depth = 0
         self.interruptions: tuple[InterruptionRecord, ...] = ()
         self._aborted = False  # in this iteration
+        self._has_met = False  # all ranks have come to it
         self._name = ""  # the name under which the ranks meet for this call
         self._world_store: WorldStore
         self._place: Place | None = None
@@ -210,7 +212,7 @@ class Call:
                 except Exception as error:
                     self._error = self._fault(error)
                 self._clean_up()
-                self.iteration += 1
+                self.iteration += self._has_met
                 event = session.next_event()
                 if self.depth > 1 and (event.fault is None or event.fault.depth < self.depth):
                     raise RestartRequest(f"world {event.round} begins in an outer wrapper")
@@ -240,13 +242,13 @@ class Call:
         event = self.session.next_event() if self.depth == 1 else self.session.event
         self._name = self.session.enter(event, self.depth)
         self._world_store = WorldStore(event.worker_info)
-        self._aborted = False
+        self._aborted = self._has_met = False
         return self.session.interrupt.run(functools.partial(self._attempt, event), event.sequence)
 
     def _attempt(self, event: WorkerEvent) -> Any:
         """One iteration, which may be interrupted anywhere."""
         info = self._place_among_callers(event.worker_info)
-        self.iteration = self._meet(info.world_size)
+        self.iteration, self._has_met = self._meet(info.world_size), True
         world = self._take_place(event, info)
         self._call_back(self.options.initialize)
         try:
@@ -389,6 +391,8 @@ class Call:
     def _terminate(self, error: BaseException) -> None:
         if isinstance(error, (RestartAbort, RankDiscarded)) and self.depth == 1:
             leave_call()
+        elif self.depth == 1:
+            abandon_call()
         if self.state is not None:
             self.state = replace(self.state, fn_exception=error)
             try:

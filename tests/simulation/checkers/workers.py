@@ -230,8 +230,9 @@ class FunctionsEndTogether(Checker):
     """The process of a function that has returned is kept until all of its node have, or are asked to end."""
 
     def effect(self, node: Node, effect: do.Effect) -> None:
-        if isinstance(effect, do.Release) and not node.processes[effect.local_rank].asked:
-            at_work = [p.name for p in node.running if p.local_rank != effect.local_rank and not p.asked]
+        process = node.processes[effect.local_rank] if isinstance(effect, do.Release) else None
+        if process is not None and not process.asked and not process.shown:  # it is to be ended
+            at_work = [p.name for p in node.running if p is not process and not p.asked]
             goes = node.engine.stage in (Stage.RESTARTING, Stage.LEAVING)
             self.demand(goes or not at_work, f"{node.name} released one while {', '.join(at_work)} work")
 
