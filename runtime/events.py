@@ -223,6 +223,9 @@ class ProgressLimits(_Value):
     soft: float | None = Field(default=None, gt=0, description="seconds until all restart in their processes")
     hard: float | None = Field(default=None, gt=0, description="seconds until this worker is ended")
     grace: float | None = Field(default=None, ge=0, description="seconds from SIGTERM to SIGKILL; None: the agent's")
+    barrier: float | None = Field(
+        default=None, gt=0, description="seconds until it gives up by itself if peers have not come; None: it does not"
+    )
 
 
 class WorkerStatus(_Value):
@@ -245,6 +248,7 @@ class WorkerStatus(_Value):
     through: bool = Field(default=False, description="its work is done")
     final: bool = Field(default=False, description="it leaves for good, as a failure that no restart would mend")
     gone: bool = Field(default=False, description="it takes no part in any world any more, whatever it still does")
+    unmet: bool = Field(default=False, description="it is gone because its peers did not come: no rank does the work")
     heeds: bool = Field(default=False, description="told to leave for good, it stops after an agreed step, and saves")
     left: bool = Field(default=False, description="it has left its world for good as it was told to, and saves or ends")
     saved: bool = Field(default=False, description="its interpreter ends after that, and nothing had gone wrong before")

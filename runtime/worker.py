@@ -46,7 +46,7 @@ from softrun.runtime.events import (
 )
 from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import abort_all, track_groups
-from softrun.runtime.groups.books import destroying_nothing_does, forget_work, has_group, has_worked
+from softrun.runtime.groups.books import destroying_nothing_does, forget_rank, forget_work, has_group, has_worked
 from softrun.runtime.groups.group_registry import (
     begin_world,
     count_groups_from_0,
@@ -232,9 +232,12 @@ def leave_call() -> None:
     _worker().leave_call()
 
 
-def abandon_call() -> None:
-    """This rank takes no part in the call any more, whatever its process does until its end: the others go on."""
-    _worker().abandon_call()
+def abandon_call(*, unmet: bool = False) -> None:
+    """This rank takes no part in the call any more, whatever its process does until its end: the others go on.
+
+    `unmet`: they have not come in time, so the work is not done by whoever still comes.
+    """
+    _worker().abandon_call(unmet)
 
 
 def be_through() -> None:
@@ -385,7 +388,7 @@ class _Worker:
             here = {"applied": event.sequence, "broken_round": broken, "called": called, "heeds": self._heeds}
             if event.round != self._round or not usable:
                 self._begin_world()  # before the agent hears where it is: the last world's steps do not count
-            stays = {"ends": False, "through": False, "final": False, "gone": False, "left": False, "saved": False}
+            stays = dict.fromkeys(("ends", "through", "final", "gone", "unmet", "left", "saved"), False)
             self._tell(ready=True, **stays, **here)
             if not usable:
                 self.inbox.wait(event.sequence)
@@ -415,7 +418,7 @@ class _Worker:
         """In the thread that shows the progress."""
         self.inbox.look()
         self._show_work()
-        if self._allowance.is_over() and self._lapse is None and self._round:
+        if self._allowance.is_over() and self._lapse is None and self._round and not self._status.gone:
             self._leave_unasked()
 
     def _leave_unasked(self) -> None:
@@ -484,9 +487,9 @@ class _Worker:
         self.in_call = False
         self._tell(called=0, ends=True, final=True)
 
-    def abandon_call(self) -> None:
+    def abandon_call(self, unmet: bool) -> None:
         self.in_call = False
-        self._tell(gone=True, ends=True)
+        self._tell(gone=True, unmet=unmet, ends=True)
 
     def be_through(self) -> None:
         if self.inbox.last().signum:
@@ -635,6 +638,7 @@ class _Worker:
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             leave_unfinished_groups()
+            forget_rank()
             forget_work()
             count_groups_from_0()
             meshes.begin_world(event.round)

@@ -9,7 +9,8 @@
                 world.check(step)           # between two steps: the end of this pass if the world has changed
 
 A pass ends, and the loop goes on with the next world, if the world has changed or its group broke because peers were
-lost. Any other exception is the trainer's own: it is raised at once and nothing is tried again.
+lost. Any other exception is the trainer's own: it is raised at once and nothing is tried again. If a group has broken
+though nobody was lost, the same members try once more; if the same comes again, at the same step, it is raised as well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from softrun.runtime.events import WorkerEvent, WorkerInfo, WorkerState
 from softrun.runtime.groups.group_registry import release_connections
 from softrun.runtime.groups.groups import GroupOptions, build_group, is_lost_connection, leave_groups, stale_group
 from softrun.runtime.preemption import Leave
+from softrun.runtime.recurrence import Place, Recurrence, summary
 from softrun.runtime.share import Share, share_of
 from softrun.runtime.steplog import is_wanted, log_step
 from softrun.runtime.worker import (
@@ -45,8 +47,6 @@ from softrun.runtime.worker import (
 if TYPE_CHECKING:
     import torch
 
-# If a group cannot be built so many times in a row although nobody left, a setting is wrong.
-BUILD_ATTEMPTS = 5
 PATIENCE = timedelta(minutes=10)
 
 _log = logging.getLogger("softrun.runtime")
@@ -66,9 +66,12 @@ class Synced(Protocol):
 class World:
     """One world as this worker sees it: its place there, and whether the world still stands."""
 
-    def __init__(self, event: WorkerEvent, state: Synced | None = None) -> None:
+    def __init__(self, event: WorkerEvent, state: Synced | None = None, recurrence: Recurrence | None = None) -> None:
         self._event = event
         self._state = state
+        self._recurrence = recurrence if recurrence is not None else Recurrence()
+        self._fault: Exception | None = None  # what has ended it on this rank, if nobody had told it to leave
+        self._checks = 0
         self._grouped = False
         self._ended = False
         self._completed: int | None = None  # the last step
@@ -137,6 +140,7 @@ class World:
                 log_step(self.info, self.round, step)
             completed(step)  # before looking for events: the agent reads it after sending one
             self._completed = step
+        self._checks += 1
         while True:
             event = last_event()
             if event is self._quiet:
@@ -236,7 +240,6 @@ class World:
 
     def _build(self, options: GroupOptions) -> None:
         self._grouped = True
-        failures = 0
         while True:
             try:
                 if self.changed:
@@ -249,11 +252,21 @@ class World:
                 return
             except BaseException as error:
                 leave_groups(in_trouble=not _leaves(error))
-                failures = 0 if self.changed else failures + 1
-                if failures == BUILD_ATTEMPTS or not self._is_ended_by(error):
+                if not self._is_ended_by(error):
                     raise
+            self._recurrence.leaves(self._fault, self._place)
             self._event = wait_for_world(self.round)
             self._quiet = self._event if self._event.preemption is None else None
+            self._recurrence.enters(self._event)
+            self._fault = None
+
+    def leave(self) -> None:
+        """Note how far this world came, before the next one is asked for."""
+        self._recurrence.leaves(self._fault, self._place)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self._completed, self._checks)
 
     def _is_ended_by(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):
@@ -262,9 +275,10 @@ class World:
             reason = "it changed"
         elif is_lost_connection(error):
             reason = "peers are lost"
+            self._fault = error
         else:
             return False
-        _log.info("worker %d leaves world %d: %s (%s)", self.rank, self.round, reason, _summary(error))
+        _log.info("worker %d leaves world %d: %s (%s)", self.rank, self.round, reason, summary(error))
         _log.debug("worker %d left world %d by this", self.rank, self.round, exc_info=error)
         return True
 
@@ -279,6 +293,7 @@ def worlds(state: Synced | None = None) -> Iterator[World]:
     what follows the loop runs. Ask there how far the training got.
     """
     after_round = -1
+    recurrence = Recurrence()
     while True:
         try:
             event = wait_for_world(after_round)
@@ -286,18 +301,16 @@ def worlds(state: Synced | None = None) -> Iterator[World]:
             if after_round < 0:
                 raise  # it was in no world: what follows the loop has nothing to work on
             return
-        world = World(event, state)
+        recurrence.enters(event)
+        world = World(event, state, recurrence)
         yield world
         if not world.ended:
             be_through()
             return
+        world.leave()
         after_round = world.round
 
 
 def _leaves(error: BaseException) -> bool:
     """Whether this is how all ranks leave together, when they have saved."""
     return isinstance(error, SystemExit) and has_left()
-
-
-def _summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:160]

@@ -24,6 +24,7 @@ from softrun.runtime.events import Preemption, ProgressLimits, WorkerState, Work
 
 JOIN_S = 60.0  # how long the workers may take to reach the agreed step when nodes are added
 LEAVE_S = 10.0  # and when a node leaves; at most a third of the grace time
+COMES_S = 600.0  # how long the others wait at least for a worker's first call; it may load a model before
 
 
 class LocalWorkers:
@@ -295,6 +296,10 @@ class LocalWorkers:
         """Whether a worker has left for good, as a failure that no restart would mend."""
         return self._slots[local_rank].final
 
+    def is_unmet(self, local_rank: int) -> bool:
+        """Whether a worker has left because its peers did not come in time."""
+        return self._slots[local_rank].unmet
+
     def rank(self, local_rank: int) -> int:
         """The rank of a worker in the last world that it was told of."""
         info = self._slots[local_rank].info
@@ -352,12 +357,15 @@ class LocalWorkers:
     def late_at(self, joins: bool) -> float | None:
         """When the workers have waited long enough for those that have yet to ask for their world; None: for ever.
 
-        `joins`: they wait outside, as all workers of a node do before its first world.
+        `joins`: they wait outside, as all workers of a node do before its first world. Only those wait not for ever
+        that show progress themselves, and have not said when they give up.
         """
         late = [slot.launched_at for slot in self._slots if slot.is_silent and slot.outside is joins]
         asked = [slot for slot in self._slots if slot.spoke]  # ended workers count, too: they have waited as well
         softs = [slot.soft for slot in asked if slot.soft is not None]
-        return max(min(late), min(slot.spoke_at for slot in asked)) + min(softs) if softs and late else None
+        if not (softs and late) or any(slot.gives_up for slot in asked):
+            return None
+        return max(min(late), min(slot.spoke_at for slot in asked)) + max(min(softs), COMES_S)
 
     def leave_out_silent(self) -> None:
         """Count the workers that have not asked for a world as outside until they ask: others may wait for them."""

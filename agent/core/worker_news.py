@@ -233,6 +233,8 @@ class WorkerNews:
                 else:
                     self._replaces = self._others_work()
                     self._workers.replace(failure.local_rank, outside=self._replaces)
+            case Response.RECORD_FAILURE if self._workers.is_unmet(failure.local_rank):
+                self._stages.fail(now)  # whoever comes later would do its part alone, and call that success
             case Response.RECORD_FAILURE:
                 self._finish_if_done(now)
             case _:

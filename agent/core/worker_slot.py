@@ -90,11 +90,13 @@ class WorkerSlot:
     spoke: bool = False  # it has asked for its world
     spoke_at: float = 0.0
     soft: float | None = None  # the soft limit that it named last
+    gives_up: bool = False  # it has said how long it waits for those that have not come
     launched_at: float = 0.0
     launch_port: int = 0  # of the worker store that its environment names
     since: int = 0  # the first world since when it has been in every world; 0 while the others are in one without it
     entered: bool = False  # it has been told of a world
     gone: bool = False  # it takes no part in any world any more, whatever its process does until its end
+    unmet: bool = False  # that is because its peers did not come
     outside: bool = False  # it has yet to ask for its first world, and the others do not wait for it
     stuck: bool = False  # it does not leave its world, and the others go on without it
     failing: bool = False  # it is being ended, which counts as its failure
@@ -290,7 +292,7 @@ class WorkerSlot:
         self.applied = max(self.applied, status.applied)
         if self.ends and not status.ends:
             self.looked = False  # a look while it showed nothing was not answered
-        self.ends, self.final, self.gone = status.ends, status.final, status.gone
+        self.ends, self.final, self.gone, self.unmet = status.ends, status.final, status.gone, status.unmet
         if status.ends and self.watch is not None:
             self.watch.apply(ProgressLimits(hard=LEAVE.hard), now)
         self.heeds, self.left, self.saved = status.heeds, status.left, status.left and status.saved
@@ -300,7 +302,7 @@ class WorkerSlot:
             self.in_step_until = None
         if status.limits is not None:
             limits = defaults.model_copy(update=status.limits.model_dump(exclude_none=True))
-            self.soft = limits.soft
+            self.soft, self.gives_up = limits.soft, limits.barrier is not None
             if not status.ends:
                 self._watch_by(limits, now)
         self.stuck = self.stuck and not self.has_left

@@ -8,6 +8,7 @@ blocks the next group, which has the same name. Nothing here imports torch.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -24,7 +25,7 @@ _TABLES = (
     "tags_to_pg",
     "pg_coalesce_state",
 )
-
+_HOOK = "init_process_group.<locals>._distributed_excepthook"
 
 _worked = False
 
@@ -89,6 +90,14 @@ def retire_default_group(group: Any) -> None:
     """If this is the default group, let the next use find that there is none. Any thread may call it."""
     if getattr(_world(), "default_pg", None) is group:
         sys.modules[_C10D]._update_default_pg(None)
+
+
+def forget_rank() -> None:
+    """Take the ranks of earlier worlds from `sys.excepthook`: for each default group torch puts one more there."""
+    hook: Callable[..., Any] = sys.excepthook
+    while getattr(hook, "__qualname__", "") == _HOOK:
+        hook = inspect.getclosurevars(hook).nonlocals["old_hook"]
+    sys.excepthook = hook
 
 
 def destroying_nothing_does(instead: Callable[[], None]) -> None:

@@ -131,6 +131,7 @@ class Wrapper:
                 soft=None if soft_timeout is None else soft_timeout.total_seconds(),
                 hard=None if hard_timeout is None else hard_timeout.total_seconds(),
                 grace=termination_grace_time.total_seconds(),
+                barrier=None if barrier_timeout is None else barrier_timeout.total_seconds(),
             ),
             meeting=Meeting(barrier_timeout, heartbeat_interval, heartbeat_timeout),
             completion_timeout=completion_timeout,

@@ -62,21 +62,34 @@ def test_those_who_have_not_asked_for_their_world_are_known() -> None:
     assert workers.silent() == ()
 
 
-def test_those_who_do_not_ask_keep_the_others_waiting_for_a_soft_timeout_at_most() -> None:
+def test_those_who_do_not_ask_keep_the_others_waiting_for_ten_minutes_at_most() -> None:
     workers = entered()
     assert workers.late_at(joins=False) is None, "nobody has asked: that may be a long import"
     workers.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=2.0)), 1.0)
-    assert workers.late_at(joins=False) == 3.0
+    assert workers.late_at(joins=False) == 601.0
     assert workers.late_at(joins=True) is None
     workers.exited(1, 1, 0)
-    assert workers.late_at(joins=False) == 3.0, "ranks of other nodes wait as it did"
+    assert workers.late_at(joins=False) == 601.0, "ranks of other nodes wait as it did"
     workers.leave_out_silent()
     assert workers.outside() == (0,)
+    assert workers.late_at(joins=False) is None
     last_words = entered()
     last_words.said(
         1, 1, WorkerStatus(ready=True, applied=1, ends=True, limits=ProgressLimits(soft=2.0)), 1.0
     )  # heard when it had ended
-    assert last_words.late_at(joins=False) == 3.0
+    assert last_words.late_at(joins=False) == 601.0
+
+
+def test_a_longer_limit_is_a_longer_wait_for_those_who_do_not_ask() -> None:
+    workers = entered()
+    workers.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=900.0)), 1.0)
+    assert workers.late_at(joins=False) == 901.0
+
+
+def test_who_gives_up_by_itself_is_given_no_world_without_those_who_do_not_ask() -> None:
+    """Its barrier_timeout says how long it waits; a world with fewer would end that wait."""
+    workers = entered()
+    workers.said(1, 1, WorkerStatus(ready=True, applied=1, limits=ProgressLimits(soft=2.0, barrier=5.0)), 1.0)
     assert workers.late_at(joins=False) is None
 
 

@@ -19,6 +19,7 @@ ROOMS = {
         "clock",
         "bounds",
         "events",
+        "recurrence",
         "calls",
         "steplog",
         "channel",

@@ -122,3 +122,25 @@ def test_a_job_of_which_nobody_has_completed_the_call_has_failed(
     cluster.wait_for("they give up", lambda: node.output().count("exited with code 1") == 2)
     (tmp_path / "ends").touch()
     assert node.wait() == 1, node.output()
+
+
+def test_the_first_world_of_a_call_has_every_rank_that_the_job_has(
+    cluster: LocalCluster, start: Start, tmp_path: Path
+) -> None:
+    """One loads its model for longer than soft_timeout and hard_timeout before it makes the call."""
+    node = start("a", "comes_late.py", str(tmp_path), "100", nproc=3, nnodes="1", flags=RECORD)
+    cluster.wait_for("the last rank to load", (tmp_path / "loads").exists)
+    time.sleep(2.0)  # longer than both limits of those that have come; nothing tells that they wait
+    (tmp_path / "comes").touch()
+    assert node.wait() == 0, node.output()
+    assert {path.name for path in tmp_path.glob("*-of-*")} == {"0-of-3", "1-of-3", "2-of-3"}
+
+
+def test_a_job_whose_ranks_do_not_meet_in_time_has_failed(cluster: LocalCluster, start: Start, tmp_path: Path) -> None:
+    """The last one does not do its part alone when it comes."""
+    node = start("a", "comes_late.py", str(tmp_path), "1.5", nproc=3, nnodes="1", flags=RECORD)
+    cluster.wait_for("the others to give up", lambda: "exited with code 1" in node.output())
+    (tmp_path / "comes").touch()
+    assert node.wait() == 1, node.output()
+    assert "BarrierTimeout: Wrapper: barrier_timeout: not all ranks arrived within 1.5 s" in node.output()
+    assert not list(tmp_path.glob("*-of-*"))

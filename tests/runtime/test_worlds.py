@@ -88,6 +88,10 @@ def one_reports_broken(workers: list[Worker], round_: int) -> None:
     wait_until(lambda: any(worker.status in expected for worker in workers), f"{expected}")
 
 
+def has_left(worker: Worker, round_: int) -> bool:
+    return worker.status is not None and worker.status.broken_round == round_
+
+
 def lose(agent: FakeAgent, workers: list[Worker], index: int, signum: int) -> None:
     """Take one of `workers` out by a signal; the others go on in a world without it."""
     workers.pop(index).signal(signum)
@@ -316,3 +320,15 @@ def test_who_pings_is_not_late_while_it_waits_as_told(agent: FakeAgent) -> None:
 
     first = wait_until(last_s, "the step")
     wait_until(lambda: last_s() > first + 2 * BEAT_INTERVAL_S, "it shows that it goes on")
+
+
+def test_a_setting_that_breaks_every_group_is_raised_after_one_more_world(agent: FakeAgent) -> None:
+    """Nobody is lost: the same members would form world after world."""
+    worker = agent.start(WORLDS, GLOO_SOCKET_IFNAME="no-such-interface")
+    for round_ in (1, 2):
+        agent.form([worker])
+        wait_until(partial(has_left, worker, round_), f"the worker finds world {round_} broken")
+    agent.form([worker])
+    assert worker.ends() == 1, worker.output
+    assert worker.output.count("though nobody was lost: it tries once more") == 1
+    assert "Unable to find address for: no-such-interface" in worker.output.splitlines()[-1]

@@ -392,7 +392,7 @@ class Call:
         if isinstance(error, (RestartAbort, RankDiscarded)) and self.depth == 1:
             leave_call()
         elif self.depth == 1:
-            abandon_call()
+            abandon_call(unmet=isinstance(error, BarrierTimeout))
         if self.state is not None:
             self.state = replace(self.state, fn_exception=error)
             try:
