@@ -2,8 +2,8 @@
 
 An agent without a record looks for the job at every endpoint. If one is its own address, and nobody listens there, it
 does. It founds the job if nobody is at those before it in the list, and whoever is at those after it says that it has
-none either. Where something accepts and says nothing an agent may be stopped, and one with another token or of another
-release may have the job: then nobody founds another.
+none either. Where something accepts and says nothing an agent may be stopped, or yet to come to its proxy, and one with
+another token or of another release may have the job: then nobody founds another.
 
 The job may outlive the agents that listened at its endpoints. So its leader looks at those, too, where no node of the
 job is known to listen: for an agent that has come there, and would found a second job, or to listen there itself. It
@@ -193,8 +193,8 @@ class Search:
             return f"{stranger} answers at {endpoint}: end it there, or choose another --rdzv_endpoint"
         for endpoint in (endpoint for endpoint in self._endpoints if endpoint in self._doubtful):
             return (
-                f"something accepts at {endpoint} and says nothing: if that is a stopped agent wake it or end it, else "
-                "choose another --rdzv_endpoint"
+                f"something accepts at {endpoint} and says nothing: if that is a stopped agent wake it or end it, if "
+                "it is a proxy start the agent behind it, else choose another --rdzv_endpoint"
             )
         return (
             f"no agent of this job answers at {names} after {searched_s:g} s: start the agent of that host, or correct "

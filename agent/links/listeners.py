@@ -7,6 +7,7 @@ import resource
 import selectors
 import socket
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from softrun.agent.links.names import Place, is_loopback
 from softrun.agent.links.quiet_log import QuietLog
@@ -20,6 +21,14 @@ _SILENT_S = 5  # how long the kernel keeps a connection that says nothing to its
 
 Welcome = Callable[[socket.socket, str, bool], None]
 """Called with a socket, where it comes from, and whether it came to an endpoint."""
+
+
+class Listens(Enum):
+    """What has come of the wish to listen at an endpoint."""
+
+    YES = "it listens"
+    TAKEN = "the address is this machine's, and somebody else listens there"
+    NO = "the address is not this machine's, or not to be listened at"
 
 
 class Listeners:
@@ -57,13 +66,15 @@ class Listeners:
         """Whether this agent listens at the endpoint already."""
         return endpoint in self._endpoints
 
-    def listen_at(self, endpoint: Address, places: Sequence[Place], anywhere: bool) -> bool:
+    def listen_at(self, endpoint: Address, places: Sequence[Place], anywhere: bool) -> Listens:
         """Listen at an endpoint that is in these places, if all are this machine's, and nobody listens there.
 
-        With `anywhere`, listen at all addresses if they are not this machine's. Returns whether it listens now.
+        With `anywhere`, listen at all addresses if they are not this machine's; so it does, as torch, if the endpoint
+        has this machine's name, whatever that leads to.
         """
+        anywhere = anywhere or endpoint.host == socket.gethostname()
         if not 0 <= endpoint.port <= 65535:
-            return False
+            return Listens.NO
         hosts = self._hosts(endpoint.host, places)
         six = self._main.family == socket.AF_INET6
         try:
@@ -71,17 +82,18 @@ class Listeners:
             if not socks and anywhere:
                 socks = [listening("", endpoint.port, six)]
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                self._log.warn("this agent cannot listen at %s:%d: %s", endpoint.host, endpoint.port, error)
-            return False
+            if error.errno == errno.EADDRINUSE:
+                return Listens.TAKEN
+            self._log.warn("this agent cannot listen at %s:%d: %s", endpoint.host, endpoint.port, error)
+            return Listens.NO
         if not socks:
-            return False
+            return Listens.NO
         self._endpoints[endpoint] = socks
         self.endpoint_port = socks[0].getsockname()[1]
         if self._paused_until is None:
             for sock in socks:
                 self._register(sock)
-        return True
+        return Listens.YES
 
     def _hosts(self, host: str, places: Sequence[Place]) -> list[str]:
         """Where to listen. A machine often knows its own name as a loopback address, and others its real address by

@@ -10,6 +10,7 @@ from functools import partial
 from softrun.agent.errors import ProtocolError
 from softrun.agent.links.connection import Connection
 from softrun.agent.links.handshake import ANOTHER_PROGRAM, MAYBE_OURS, Dialling, EndedError, RefusedError
+from softrun.agent.links.listeners import Listens
 from softrun.agent.links.names import Place
 from softrun.agent.links.wiring import Wiring
 from softrun.agent.protocol.model import Address
@@ -25,6 +26,7 @@ class _Search:
     until: float
     may_listen: bool
     places: list[Place] = field(default_factory=list)
+    is_here: bool = False  # the address is this machine's, and somebody listens there
     tries: int = TRIES
     stranger: str = ""
     connected: bool = False  # something has accepted, and has time to answer
@@ -43,7 +45,7 @@ class Seeker:
         self,
         wiring: Wiring,
         listens_at: Callable[[Address], bool],
-        listen_at: Callable[[Address, Sequence[Place], bool], bool],
+        listen_at: Callable[[Address, Sequence[Place], bool], Listens],
         has_link: Callable[[str], bool],
         adopt: Callable[[Connection], None],
         look: Callable[[str, tuple[str, int]], None],
@@ -87,10 +89,13 @@ class Seeker:
         if self._searches.get(endpoint) is not search:
             return
         may_listen = search.may_listen and self._listens is not False
-        if may_listen and self._listen_at(endpoint, places, self._listens is True):
-            self._end(search)
-            self._wiring.observe(Listening(endpoint))
-            return
+        if may_listen:
+            listens = self._listen_at(endpoint, places, self._listens is True)
+            if listens is Listens.YES:
+                self._end(search)
+                self._wiring.observe(Listening(endpoint))
+                return
+            search.is_here = listens is Listens.TAKEN
         search.places = places
         self._dial(search)
 
@@ -139,11 +144,14 @@ class Seeker:
             search.tries -= 1
             self._dial(search)
             return
-        if hung_up or code == errno.EPROTO:
+        # A proxy, or whatever else has another machine's address, hangs up until the agent behind it is there.
+        may_come = hung_up and not search.stranger and not search.is_here
+        if (hung_up or code == errno.EPROTO) and not may_come:
             search.stranger = search.stranger or ANOTHER_PROGRAM
         self._end(search)
         refused = code == errno.ECONNREFUSED and self._wiring.leads_to_its_host(search.endpoint.host)
-        self._wiring.observe(NotFound(search.endpoint, search.stranger, refused, search.stranger in MAYBE_OURS))
+        doubtful = may_come or search.stranger in MAYBE_OURS
+        self._wiring.observe(NotFound(search.endpoint, search.stranger, refused, doubtful))
 
     def _end(self, search: _Search) -> None:
         del self._searches[search.endpoint]

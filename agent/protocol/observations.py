@@ -86,7 +86,8 @@ class NotFound:
     """No agent of this job answers at `endpoint`, in answer to Seek.
 
     `stranger`: what else has the port, if anything. `refused`: the host answers, and nothing listens there. `doubtful`:
-    one may be there all the same: something has accepted and says nothing, or an agent has another token or release.
+    one may be there all the same, or come: something has accepted and says nothing, even if it then hangs up, or an
+    agent has another token or release.
     """
 
     endpoint: Address

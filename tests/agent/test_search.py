@@ -319,8 +319,8 @@ def test_that_something_is_silent_says_where() -> None:
     agent.search.listening(ONE)
     agent.not_found(TWO, doubtful=True)
     assert agent.search.failure(60.0) == (
-        "something accepts at host2:29400 and says nothing: if that is a stopped agent wake it or end it, else choose "
-        "another --rdzv_endpoint"
+        "something accepts at host2:29400 and says nothing: if that is a stopped agent wake it or end it, if it is a "
+        "proxy start the agent behind it, else choose another --rdzv_endpoint"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from shells.test_links import SECRET, End, connect, until, until_true
 
+from softrun.agent.links.listeners import Listens
 from softrun.agent.links.names import place_of
 from softrun.agent.links.seeker import ANSWER_S
 from softrun.agent.protocol.codec import PROTOCOL_VERSION
@@ -143,11 +144,24 @@ def test_one_that_is_told_to_listen_does_so_though_the_address_is_a_services(mak
     assert endpoints_of(a) == ["0.0.0.0"]
 
 
+def test_an_endpoint_of_this_machines_name_is_its_own_wherever_that_leads(
+    make: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service's address in front of it, for one."""
+    resolves(monkeypatch, ELSEWHERE)
+    monkeypatch.setattr(socket, "gethostname", lambda: "this-machine")
+    a = make("a")
+    endpoint = Address("this-machine", free_port())
+    seek(a, endpoint)
+    assert outcome(a) == Listening(endpoint)
+    assert endpoints_of(a) == ["0.0.0.0"]
+
+
 def test_a_name_that_leads_to_other_machines_too_is_not_listened_at(make: Callable[..., End]) -> None:
     """Or each of them would begin a job of its own."""
     a = make("a")
     places = [place for host in (ELSEWHERE, "127.0.0.1") if (place := place_of(host, 1))]
-    assert not a.links._listeners.listen_at(Address("several", free_port()), places, False)
+    assert a.links._listeners.listen_at(Address("several", free_port()), places, False) is Listens.NO
     assert endpoints_of(a) == []
 
 
@@ -365,6 +379,23 @@ def test_another_program(make: Callable[..., End], says: bytes, stranger: str) -
         for sock in socks:
             sock.close()
     assert a.seen == [NotFound(endpoint, stranger, doubtful=stranger != OTHERS)]
+
+
+def test_a_proxy_hangs_up_until_the_agent_behind_it_is_there(make: Callable[..., End]) -> None:
+    """It has said nothing, so nobody knows that it is a stranger."""
+    a = make("a", listens=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        endpoint = Address("127.0.0.1", proxy.getsockname()[1])
+        proxy.setblocking(False)
+        seek(a, endpoint)
+
+        def done() -> bool:
+            with suppress(BlockingIOError):
+                proxy.accept()[0].close()
+            return bool(a.seen)
+
+        until_true(a, so=done)
+    assert a.seen == [NotFound(endpoint, doubtful=True)]
 
 
 def test_one_that_hangs_up_once_is_asked_again(make: Callable[..., End]) -> None:
