@@ -44,7 +44,6 @@ from softrun.runtime.events import (
     WorkerState,
     WorldChangeEvent,
 )
-from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import abort_all, track_groups
 from softrun.runtime.groups.books import destroying_nothing_does, forget_rank, forget_work, has_group, has_worked
 from softrun.runtime.groups.group_registry import (
@@ -55,6 +54,8 @@ from softrun.runtime.groups.group_registry import (
     release_connections,
 )
 from softrun.runtime.groups.groups import leave_unfinished_groups
+from softrun.runtime.groups.leftovers import meshes
+from softrun.runtime.groups.leftovers.checkpoint_process import note_checkpoint_processes
 from softrun.runtime.nccl import ErrorWatch, are_left_alone, leave_errors_alone
 from softrun.runtime.preemption import Leave, LeaveCallback, LeaveCallbacks
 
@@ -674,6 +675,7 @@ def _note_groups() -> None:
     leave_errors_alone()
     track_groups()
     meshes.mark_meshes()
+    note_checkpoint_processes()
     destroying_nothing_does(leave_unfinished_groups)
 
 

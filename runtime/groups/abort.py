@@ -19,6 +19,7 @@ from typing import Any
 
 from softrun.runtime.groups import native
 from softrun.runtime.groups.group_registry import cut_groups, registered_groups, track_groups
+from softrun.runtime.groups.leftovers.checkpoint_process import kill_checkpoint_process
 
 __all__ = [
     "Abort",
@@ -93,8 +94,12 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 
 
 def abort_groups() -> list[threading.Thread]:
-    """Make every thread that waits in one of torch's groups raise. Any thread may call it; returns threads to join."""
+    """Make every thread that waits in one of torch's groups raise, or for a process that does. Any thread may call it.
+
+    Returns threads to join.
+    """
     threads = cut_groups()
+    kill_checkpoint_process()
     for backend in backends_but_gloo():
         threads.extend(_abort_in_thread(backend))
     return threads

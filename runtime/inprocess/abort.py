@@ -11,6 +11,7 @@ from typing import Any
 
 from softrun.runtime.groups.abort import Abort, AbortProcessGroups, AbortTransformerEngine
 from softrun.runtime.inprocess.calls.arguments import check_instance
+from softrun.runtime.groups.leftovers.checkpoint_process import kill_checkpoint_process
 from softrun.runtime.nccl import write_records
 
 __all__ = [
@@ -52,13 +53,13 @@ class AbortTorchDistributed(AbortProcessGroups):
 
 
 class AbortPersistentCheckpointProcesses(Abort):
-    """Ends the processes that torch and nvidia-resiliency-ext keep for asynchronous checkpoints, which hold groups."""
+    """Ends the processes that torch and nvidia-resiliency-ext keep for asynchronous checkpoints, which hold groups.
+
+    AbortProcessGroups, and so the default, ends torch's by itself.
+    """
 
     def __call__(self, state: Any = None) -> Any:
-        torchs: Any = sys.modules.get("torch.distributed.checkpoint._async_process_executor")
-        if torchs is not None and torchs._CHECKPOINT_PROCESS is not None:
-            torchs._CHECKPOINT_PROCESS._save_process.kill()
-            torchs._CHECKPOINT_PROCESS = None
+        kill_checkpoint_process()
         nvidias: Any = sys.modules.get("nvidia_resiliency_ext.checkpointing.async_ckpt.core")
         if nvidias is not None:
             nvidias.abort_nvrx_checkpoint()

@@ -13,9 +13,9 @@ from gloo_ranks import Me, run
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from softrun.runtime.groups import meshes
 from softrun.runtime.groups.abort import track_groups
 from softrun.runtime.groups.groups import leave_groups
+from softrun.runtime.groups.leftovers import meshes
 
 WORLDS = 12  # dynamo compiles a function eight times
 

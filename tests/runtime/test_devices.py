@@ -8,8 +8,8 @@ import torch.distributed as dist
 from gloo_ranks import Me, run
 from torch.distributed.device_mesh import init_device_mesh
 
-from softrun.runtime.groups import meshes
 from softrun.runtime.groups.devices import check_backend, own_device
+from softrun.runtime.groups.leftovers import meshes
 
 
 @pytest.mark.parametrize(

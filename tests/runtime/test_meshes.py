@@ -48,7 +48,7 @@ for world in worlds():
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         for _ in range(100):
             mesh["shard"]
-        from softrun.runtime.groups import meshes
+        from softrun.runtime.groups.leftovers import meshes
         assert 1 <= len(meshes._meshes) < 100, "what nobody holds is not kept"
         print("right" if is_right(mesh) else "wrong", "in world", world.round)
         while True:
@@ -212,7 +212,7 @@ def test_a_world_ends_without_an_import() -> None:
     """An import would take longer than the rest of a recovery. In this release of torch every cache is found."""
     script = (
         "import sys, torch.distributed.tensor\n"
-        "from softrun.runtime.groups import meshes\n"
+        "from softrun.runtime.groups.leftovers import meshes\n"
         "before = set(sys.modules)\n"
         "for clear in meshes._CLEARS: clear()\n"
         "meshes.end_world()\n"

@@ -20,8 +20,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from softrun.runtime.groups import meshes
 from softrun.runtime.groups.groups import leave_groups
+from softrun.runtime.groups.leftovers import meshes
 from softrun.runtime.snapshots.images import Address, Image, Listing, divided, neighbours_of, newest_whole
 from softrun.runtime.snapshots.keeper import STARTED, LocalKeeper, SnapshotError
 from softrun.runtime.snapshots.wire import VARIABLE

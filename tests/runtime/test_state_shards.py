@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from softrun.runtime.groups import meshes
 from softrun.runtime.groups.groups import leave_groups
+from softrun.runtime.groups.leftovers import meshes
 from softrun.runtime.state.messages import to_bytes
 from softrun.runtime.state.plan import StateLostError
 from softrun.runtime.state.state import State

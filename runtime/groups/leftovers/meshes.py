@@ -5,7 +5,8 @@ world equals the old one, whose groups are gone, and whatever torch has cached b
 
 - DTensor's propagated shardings, in Python and in C++, both for each thread; the plans of its redistributions; expanded
   strategies; tensors' metadata; the estimated costs of collectives
-- compiled graphs that have a mesh among their inputs: their guards compare it (softrun.runtime.groups.compiled)
+- compiled graphs that have a mesh among their inputs: their guards compare it
+  (softrun.runtime.groups.leftovers.compiled)
 
 A cached result names the old mesh, so the next collective looks for a group that does not exist, or finds another one
 under its name. Here meshes of different worlds are different: their worlds are part of what torch compares. What was
