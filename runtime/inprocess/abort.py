@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from softrun.runtime.groups.abort import Abort, AbortProcessGroups, AbortTransformerEngine
-from softrun.runtime.inprocess.calls.arguments import check_instance
 from softrun.runtime.groups.leftovers.checkpoint_process import kill_checkpoint_process
+from softrun.runtime.inprocess.calls.arguments import check_instance
 from softrun.runtime.nccl import write_records
 
 __all__ = [
