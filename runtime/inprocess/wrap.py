@@ -17,7 +17,7 @@ from softrun.runtime.inprocess.calls.call import Call, Callback, Options
 from softrun.runtime.inprocess.calls.call_wrapper import CallWrapper
 from softrun.runtime.inprocess.calls.injection import Injection
 from softrun.runtime.inprocess.calls.light_agent import Meeting
-from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, say_what_is_not_needed
+from softrun.runtime.inprocess.calls.options import Durations, check_callbacks, meeting_place, say_what_is_not_needed
 from softrun.runtime.inprocess.calls.seating import Assignment
 from softrun.runtime.inprocess.compose import Compose, name_of
 from softrun.runtime.inprocess.health_check import ChainedGPUHealthCheck, ChainedNicHealthCheck, ChainedNVLHealthCheck
@@ -50,8 +50,9 @@ class Wrapper:
     `monitor_process_pidfile`: they are checked, and a line in the log says so. The heartbeats are those of the agents.
 
     In a job of another launcher, such as torchrun or `srun python`, each rank has an agent of its own while the call
-    lasts, whose beats `heartbeat_interval` and `heartbeat_timeout` set; a lost rank is not started again. Raises
-    RuntimeError with one line if this process is no rank of a job.
+    lasts, whose beats `heartbeat_interval` and `heartbeat_timeout` set; a lost rank is not started again. The ranks
+    meet at `store_kwargs`' `host_name` and `port`, or at MASTER_ADDR and MASTER_PORT. Raises RuntimeError with one line
+    if this process is no rank of a job.
     """
 
     restart_health_check: Callback | None
@@ -105,6 +106,7 @@ class Wrapper:
             barrier_timeout=barrier_timeout,
         )
         durations.check()
+        place = meeting_place(store_kwargs)
         check_duration("Wrapper: completion_timeout", completion_timeout)
         for name, value in {"termination_grace_time": termination_grace_time, "last_call_wait": last_call_wait}.items():
             if value != timedelta(0):
@@ -133,7 +135,7 @@ class Wrapper:
                 grace=termination_grace_time.total_seconds(),
                 barrier=None if barrier_timeout is None else barrier_timeout.total_seconds(),
             ),
-            meeting=Meeting(barrier_timeout, heartbeat_interval, heartbeat_timeout),
+            meeting=Meeting(barrier_timeout, heartbeat_interval, heartbeat_timeout, *place),
             completion_timeout=completion_timeout,
             last_call_wait_s=last_call_wait.total_seconds(),
         )

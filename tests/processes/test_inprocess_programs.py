@@ -218,3 +218,11 @@ def test_a_call_outside_of_any_job_ends_in_one_line(cluster: LocalCluster) -> No
     last = node.output().strip().splitlines()[-1]
     assert last.startswith("RuntimeError: this process has no world")
     assert last.endswith("start it with `python -m softrun [options] script.py`")
+
+
+def test_a_program_may_have_its_own_store_at_master_port(cluster: LocalCluster) -> None:
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    job |= {"MASTER_PORT": str(free_port()), "MEETING_PORT": str(free_port())}
+    program = [sys.executable, str(PROGRAMS / "hosts_store.py")]
+    ranks = [cluster.start(f"rank{rank}", program, job | {"RANK": str(rank)}) for rank in range(2)]
+    assert codes(ranks) == [0, 0], "".join(node.output() for node in ranks)

@@ -2,8 +2,8 @@
 
 Each rank starts one for itself: a process beside it that adopts it (`softrun.agent.adopt`). The agents then do what
 they do under softrun, except that nobody starts a lost rank again. They meet at the first rank's host, at a port that
-the ranks tell each other through the store of their launcher; if that hosts none, the first rank hosts one at
-MASTER_PORT until all have read it.
+the ranks tell each other through the store of their launcher; if that hosts none, or the wrapper's `store_kwargs` name
+another place, the first rank hosts one there until all have read it.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Meeting:
     barrier_timeout: timedelta | None
     heartbeat_interval: timedelta | None
     heartbeat_timeout: timedelta | None
+    host: str | None = None
+    """Where the ranks meet if nobody has started them as softrun does; None: at MASTER_ADDR."""
+    port: int | None = None
+    """The same; None: at MASTER_PORT."""
 
     @property
     def patience(self) -> timedelta:
@@ -110,7 +114,7 @@ class _LightAgent:
         _calls += 1
         self.world_size = info.world_size
         name = f"inprocess-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_calls}"
-        port, token = _agree(info, name, meeting.patience)
+        port, token = _agree(info, name, meeting)
         self._connection, theirs = socket.socketpair()
         request = {
             "descriptor": theirs.fileno(),
@@ -176,23 +180,24 @@ def _start(request: str, descriptor: int) -> None:
         ) from error
 
 
-def _agree(info: WorkerInfo, name: str, patience: timedelta) -> tuple[int, str]:
+def _agree(info: WorkerInfo, name: str, meeting: Meeting) -> tuple[int, str]:
     """The port at which the first rank's agent listens, and the secret of the agents, from the launcher's store."""
     import torch.distributed as dist
 
-    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    host, port = meeting.host or info.master_addr, meeting.port or info.master_port
+    of_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and port == info.master_port
     try:
         store = own_store(
-            host_name=info.master_addr,
-            port=info.master_port,
-            is_master=info.rank == 0 and not has_store,
+            host_name=host,
+            port=port,
+            is_master=info.rank == 0 and not of_launcher,
             wait_for_workers=False,
-            timeout=patience,
+            timeout=meeting.patience,
         )
         names = dist.PrefixStore(f"softrun/{name}", store)  # type: ignore[attr-defined]  # torch's stubs hide it
         if info.rank == 0:
             names.set("port", f"{_free_port()} {secrets.token_hex(32)}")
-        port, token = names.get("port").decode().split()
+        listens_at, token = names.get("port").decode().split()
         if names.add("read", 1) == info.world_size:
             names.set("all", "have read it")
         if info.rank == 0:
@@ -200,11 +205,12 @@ def _agree(info: WorkerInfo, name: str, patience: timedelta) -> tuple[int, str]:
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise RuntimeError(
-            f"Wrapper: rank {info.rank} of {info.world_size} could not meet the others at MASTER_ADDR:MASTER_PORT "
-            f"{info.master_addr}:{info.master_port} ({reason}): correct these, start all ranks, or start the job with "
-            "`python -m softrun --restart_policy soft`"
+            f"Wrapper: rank {info.rank} of {info.world_size} could not meet the others at "
+            f"{'store_kwargs, ' if meeting.port or meeting.host else 'MASTER_ADDR:MASTER_PORT '}{host}:{port} "
+            f"({reason}): correct these, start all ranks, or start the job with `python -m softrun --restart_policy "
+            "soft`"
         ) from error
-    return int(port), token
+    return int(listens_at), token
 
 
 def _free_port() -> int:

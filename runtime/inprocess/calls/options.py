@@ -105,19 +105,27 @@ class Durations:
             )
 
 
+def meeting_place(store_kwargs: dict[str, Any] | None) -> tuple[str | None, int | None]:
+    """The host and the port at which the ranks of another launcher are to meet. Raises TypeError with one line."""
+    check_instance("Wrapper: store_kwargs", store_kwargs, (dict, type(None)), "a dict, or None")
+    host, port = (store_kwargs or {}).get("host_name"), (store_kwargs or {}).get("port")
+    check_instance("Wrapper: store_kwargs['host_name']", host, (str, type(None)), "a host, or None")
+    check_instance("Wrapper: store_kwargs['port']", port, (int, type(None)), "a port, or None")
+    return host, port
+
+
 def say_what_is_not_needed(durations: Durations, **others: Any) -> None:
     """Check those of nvidia-resiliency-ext's arguments that have no meaning here, and log once which were given."""
     factory = others["store_factory"]
     if factory is not None and not (isinstance(factory, type) and issubclass(factory, StoreMixin)):
         raise TypeError("Wrapper: store_factory must be a subclass of StoreMixin, or None")
-    check_instance("Wrapper: store_kwargs", others["store_kwargs"], (dict, type(None)), "a dict, or None")
     for name in ("monitor_process_logfile", "monitor_process_pidfile"):
         check_instance(f"Wrapper: {name}", others[name], (str, type(None)), "an absolute path, or None")
         if others[name] is not None and not Path(others[name]).is_absolute():
             raise ValueError(f"Wrapper: {name} is {others[name]!r}; pass an absolute path")
     of_agents = ENVIRONMENT_VARIABLE in os.environ
     for name, value in {**vars(durations), **others}.items():
-        is_used = name.startswith("heartbeat") and not of_agents  # by an agent for the call
+        is_used = name.startswith(("heartbeat", "store_kwargs")) and not of_agents  # by an agent for the call
         if value is not None and name in _REASONS and name not in _said and not is_used:
             _said.add(name)
             if os.environ.get("RANK", "0") == "0":
