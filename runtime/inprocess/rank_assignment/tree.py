@@ -8,10 +8,12 @@ that one may be lost.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
+from functools import cached_property
 from heapq import nlargest
 
 from softrun.runtime.inprocess.calls.arguments import check_callable, check_count, check_instance
@@ -69,6 +71,16 @@ class Leaf:
     """The keys of its branches, from the root on."""
     active_rank: int | None = None
     lost: bool = False
+
+    @cached_property
+    def branches(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of its branches, from the root on."""
+        return tuple(self.path[:depth] for depth in range(1, len(self.path) + 1))
+
+    @property
+    def is_reserve(self) -> bool:
+        """Whether it could take the active rank of another."""
+        return self.active_rank is None and not self.lost
 
 
 @dataclass
@@ -150,44 +162,64 @@ class _Growth:
     ) -> None:
         self._layers = layers
         stays = {rank for rank in paths if rank not in newcomers and rank < len(leaves)}
-        self._leaves = [replace(leaf, lost=rank not in stays) for rank, leaf in enumerate(leaves)]
+        self._leaves = [Leaf(leaf.path, leaf.active_rank, rank not in stays) for rank, leaf in enumerate(leaves)]
         self._ranks = {id(leaf): rank for rank, leaf in enumerate(self._leaves) if rank in stays}
-        for rank in sorted(set(paths) - stays):
-            self._join(rank, paths[rank])
+        self._join({rank: paths[rank] for rank in sorted(set(paths) - stays)})
         self._leaves = list(_depth_first(self._leaves))
+        self._below: dict[tuple[str, ...], list[Leaf]] = defaultdict(list)
+        for leaf in self._leaves:
+            for branch in leaf.branches:
+                self._below[branch].append(leaf)
+        self._reserves: dict[tuple[str, ...], list[Leaf]] = {}
         ranks = [self._ranks[id(leaf)] for leaf in self._leaves if not leaf.lost]
         if not leaves and ranks != sorted(ranks):
             _log.warning("Tree: the topology changes ranks; the ranks %s become 0, 1 and so on", ranks[:SHOWN_RANKS])
 
-    def _join(self, rank: int, path: tuple[str, ...]) -> None:
-        leaf = next((leaf for leaf in self._leaves if leaf.lost and leaf.path == path), None)
-        if leaf is None:
-            leaf = Leaf(path)
-            self._leaves.append(leaf)
-        leaf.lost = False
-        self._ranks[id(leaf)] = rank
+    def _join(self, paths: dict[int, tuple[str, ...]]) -> None:
+        """Each takes the place of a lost one with its path, or a new one."""
+        free: dict[tuple[str, ...], deque[Leaf]] = defaultdict(deque)
+        for leaf in self._leaves:
+            if leaf.lost:
+                free[leaf.path].append(leaf)
+        for rank, path in paths.items():
+            if free[path]:
+                leaf = free[path].popleft()
+                leaf.lost = False
+            else:
+                leaf = Leaf(path)
+                self._leaves.append(leaf)
+            self._ranks[id(leaf)] = rank
 
     def leave_small_branches(self) -> None:
         """From the leaves to the root: what leaves below counts above."""
-        for depth in range(len(self._layers), 0, -1):
-            healthy = Counter(leaf.path[:depth] for leaf in self._leaves if not leaf.lost)
+        for depth in reversed(range(len(self._layers))):
+            healthy = Counter(leaf.branches[depth] for leaf in self._leaves if not leaf.lost)
             for leaf in self._leaves:
-                leaf.lost = leaf.lost or healthy[leaf.path[:depth]] < self._layers[depth - 1].min_ranks
+                leaf.lost = leaf.lost or healthy[leaf.branches[depth]] < self._layers[depth].min_ranks
 
     def replace_lost(self) -> None:
         """Give the active ranks of lost leaves to others, and close the gaps."""
         lost = [leaf for leaf in self._leaves if leaf.lost and leaf.active_rank is not None]
-        gaps = self._backfilled([leaf for leaf in lost if not self._took_reserve(leaf)])
+        gaps = sorted(self._backfilled([leaf for leaf in lost if not self._took_reserve(leaf)]))
         for leaf in self._active():
-            leaf.active_rank -= sum(gap < leaf.active_rank for gap in gaps)  # type: ignore[operator]
+            leaf.active_rank -= bisect_left(gaps, leaf.active_rank)  # type: ignore[operator, type-var]
 
     def _took_reserve(self, lost: Leaf) -> bool:
         for depth in self._upwards(LayerFlag.RESERVE):
-            reserves = [leaf for leaf in self._below(lost.path[:depth]) if leaf.active_rank is None]
-            if reserves:
-                reserves[-1].active_rank, lost.active_rank = lost.active_rank, None
+            reserve = self._last_reserve(lost.path[:depth])
+            if reserve is not None:
+                reserve.active_rank, lost.active_rank = lost.active_rank, None
                 return True
         return False
+
+    def _last_reserve(self, branch: tuple[str, ...]) -> Leaf | None:
+        """The last below a branch, while reserves become active and nobody becomes a reserve."""
+        if branch not in self._reserves:
+            self._reserves[branch] = [leaf for leaf in self._below[branch] if leaf.is_reserve]
+        reserves = self._reserves[branch]
+        while reserves and not reserves[-1].is_reserve:
+            reserves.pop()
+        return reserves[-1] if reserves else None
 
     def _backfilled(self, lost: Sequence[Leaf]) -> list[int]:
         """Let the highest active leaves take the ranks of the lost; the gaps that remain."""
@@ -197,7 +229,8 @@ class _Growth:
         for leaf in lost:
             domains.setdefault(leaf.path if widest is None else leaf.path[:widest], []).append(leaf)
         for domain, members in domains.items():
-            active = [] if widest is None else [leaf for leaf in self._below(domain) if leaf.active_rank is not None]
+            below = () if widest is None else self._below[domain]
+            active = [leaf for leaf in below if leaf.active_rank is not None and not leaf.lost]
             highest = nlargest(len(members), active, key=lambda leaf: leaf.active_rank or 0)[::-1]
             for number, leaf in enumerate(members):
                 if number < len(highest):
@@ -208,16 +241,14 @@ class _Growth:
 
     def activate_more(self) -> None:
         """Make those reserves active that all their branches allow, with the next ranks."""
-        active = Counter(branch for leaf in self._active() for branch in self._branches(leaf))
-        for leaf in (leaf for leaf in self._leaves if not leaf.lost and leaf.active_rank is None):
-            branches = self._branches(leaf)
-            most = (layer.max_ranks for layer in self._layers)
-            if all(limit is None or active[branch] < limit for branch, limit in zip(branches, most, strict=True)):
-                leaf.active_rank = active[branches[0]]
-                active.update(branches)
-
-    def _branches(self, leaf: Leaf) -> list[tuple[str, ...]]:
-        return [leaf.path[:depth] for depth in range(1, len(self._layers) + 1)]
+        active = Counter(branch for leaf in self._active() for branch in leaf.branches)
+        most = [layer.max_ranks for layer in self._layers]
+        for leaf in (leaf for leaf in self._leaves if leaf.is_reserve):
+            limits = zip(leaf.branches, most, strict=True)
+            if all(limit is None or active[branch] < limit for branch, limit in limits):
+                leaf.active_rank = active[leaf.branches[0]]
+                for branch in leaf.branches:
+                    active[branch] += 1
 
     def limit(self, world_size_filter: Callable[[int], int]) -> None:
         count = len(self._active())
@@ -233,9 +264,6 @@ class _Growth:
 
     def _active(self) -> list[Leaf]:
         return [leaf for leaf in self._leaves if not leaf.lost and leaf.active_rank is not None]
-
-    def _below(self, branch: tuple[str, ...]) -> list[Leaf]:
-        return [leaf for leaf in self._leaves if not leaf.lost and leaf.path[: len(branch)] == branch]
 
     def _upwards(self, flag: LayerFlag) -> list[int]:
         """The depths of the branches around a leaf, the nearest first, as long as they have the flag."""
