@@ -3,17 +3,24 @@
 Every world has a new store on another port, so no worker ever reads the addresses of an earlier world. The last KEPT
 unused stores stay open: a slow worker may be about to connect to one, and TCPStore would retry a refused port for half
 an hour, its timeout, and cannot be interrupted.
+
+Programs derive ports of their own from a world's, such as MASTER_PORT + 1 or MASTER_PORT + 2 + iteration. So the ports
+of worlds are not among those that the kernel gives to clients, where any port may be a connection's or in TIME_WAIT,
+and they are far apart.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import random
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softrun.agent.protocol.observations import Observation, StoreLost, WorkerStoreOpened
@@ -28,6 +35,14 @@ KEPT = 2
 ADDRESS_AWAY_S = 60.0
 """For so long a host may be without its address, as while that moves between its interfaces, or is leased anew."""
 AGAIN_S = 0.25
+
+APART = 1021
+"""So far apart are the ports of the stores that are open at the same time: those between them are the users'."""
+SERIES = 8
+"""So many ports follow one another, and the first of them again; at most KEPT + 2 are in use."""
+SPAN = APART * (SERIES + 1)
+HIGHEST = 20000 + SPAN  # below the default ports of launchers and of Kubernetes' services
+CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class WorkerStores:
@@ -47,6 +62,7 @@ class WorkerStores:
         self._stores: dict[int, TCPStore] = {}
         self._retired: deque[int] = deque()
         self._closing = threading.Event()
+        self._ports = _series()
 
     def open(self) -> None:
         """Open a store; WorkerStoreOpened follows."""
@@ -93,7 +109,7 @@ class WorkerStores:
         until, told = boottime() + ADDRESS_AWAY_S, False
         while True:
             try:
-                return listening(self._bind)
+                return self._free()
             except OSError as error:
                 away = error.errno == errno.EADDRNOTAVAIL and boottime() < until
                 if not away or self._closing.wait(AGAIN_S):
@@ -102,9 +118,40 @@ class WorkerStores:
                 logger.warning("this host has no address %s now: waiting for %g s for it", self._bind, ADDRESS_AWAY_S)
                 told = True
 
+    def _free(self) -> socket.socket:
+        """A listener at the next port of the series that is free; at any free one if none of them is."""
+        for _ in range(len(self._ports)):
+            self._ports.rotate(-1)
+            with suppress(_InUseError):
+                return listening(self._bind, self._ports[-1])
+        return listening(self._bind)
 
-def listening(host: str) -> socket.socket:
-    """Return a socket that listens on a free port; "": on all addresses, of both families if there are two."""
+
+class _InUseError(OSError):
+    """Somebody has the port."""
+
+
+def listening(host: str, port: int = 0) -> socket.socket:
+    """Return a socket that listens on a port; 0: a free one. Host "": on all addresses, of both families if there are
+    two."""
     six = ":" in host or (host == "" and socket.has_dualstack_ipv6())
     family = socket.AF_INET6 if six else socket.AF_INET
-    return socket.create_server((host, 0), family=family, dualstack_ipv6=six and host == "", backlog=4096)
+    try:
+        return socket.create_server((host, port), family=family, dualstack_ipv6=six and host == "", backlog=4096)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _InUseError(*error.args) from None
+        raise
+
+
+def _series() -> deque[int]:
+    """Ports that no client has, in the order of their use; none if the kernel leaves no room for them."""
+    try:
+        lowest_of_clients = int(CLIENTS.read_text().split()[0])
+    except OSError:
+        return deque()
+    first = min(HIGHEST, lowest_of_clients) - SPAN
+    if first < 1024:  # privileged, or no port at all
+        return deque()
+    first += random.randrange(APART)  # several jobs may share a host
+    return deque(range(first, first + APART * SERIES, APART))
