@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from softrun.agent.consensus.search import STRANGERS_S
 from softrun.agent.core.engine_config import EngineConfig
 from softrun.agent.errors import JobFailedError, StoreLostError, UsageError
 from softrun.agent.loop.assembly import run_agent
@@ -281,6 +282,7 @@ class LocalElasticAgent(TorchLocalElasticAgent):
             last_call_s=settings.last_call_timeout,
             close_timeout_s=settings.close_timeout,
             search_s=backend.search_s,
+            strangers_s=0.0 if backend.is_only_host else STRANGERS_S,
             exit_barrier_s=self._exit_barrier_timeout,
             grace_s=float(self._grace_s),
             time_limit_s=self._time_limit_s,

@@ -30,8 +30,10 @@ class Search:
     `endpoints` are in the order in which they found the job; without any, nothing is searched for.
     """
 
-    def __init__(self, node: str, endpoints: tuple[Address, ...]) -> None:
+    def __init__(self, node: str, endpoints: tuple[Address, ...], strangers_s: float = STRANGERS_S) -> None:
+        """`strangers_s`: how long to wait for strangers that bar the way to end."""
         self._node = node
+        self._strangers_s = strangers_s
         self._endpoints = self._places = endpoints
         self._holders: dict[Address, str] = {}  # who listens there, as far as is known
         self._asked: set[Address] = set()
@@ -114,7 +116,7 @@ class Search:
         if not self._is_barred:
             self._strange_since = None
             return None
-        return self._strange_since + STRANGERS_S
+        return self._strange_since + self._strangers_s
 
     @property
     def _is_barred(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from softrun.agent.consensus.search import STRANGERS_S
 from softrun.agent.protocol.model import Address, JobSettings
 from softrun.runtime.events import ProgressLimits
 
@@ -38,3 +39,4 @@ class EngineConfig:
     exit_barrier_s: float = 300.0
     close_timeout_s: float = 30.0
     search_s: float = 60.0  # how long to look for the job
+    strangers_s: float = STRANGERS_S  # and how long to wait for others to leave its place

@@ -85,7 +85,7 @@ class SharedRecord:
         if self._replica is not None:
             election.promise = self._replica.promise_ahead
             election.leases.left_behind_at = self._replica.left_behind_at
-        self._search = Search(config.node, config.endpoints)
+        self._search = Search(config.node, config.endpoints, config.strangers_s)
         self._inquiry = Inquiry(config.job.witness)
         self._searches_until = now + self._search_s
         self._in_vain_since = now  # since when no member of its job was heard

@@ -19,7 +19,7 @@ from softrun.agent.links.connection import Connection
 from softrun.agent.links.dialled import Dialled, Probes
 from softrun.agent.links.greetings import LONGEST
 from softrun.agent.links.handshake import Identity
-from softrun.agent.links.listeners import Listeners, listening
+from softrun.agent.links.listeners import Listeners, listening_for_greetings
 from softrun.agent.links.names import Names
 from softrun.agent.links.quiet_log import QuietLog
 from softrun.agent.links.relay import Relays
@@ -38,7 +38,7 @@ class Links:
 
     `bind` is the address at which it listens, and `port` the port; "" is all addresses, and 0 a free port. With a
     `secret`, only agents that have the same one get a link. `listens` says whether it may listen at the endpoint of
-    `seek`: None means if the address is this machine's.
+    `seek`: None means if the address is this machine's. `is_only_host`: the job can begin nowhere else.
     Raises UsageError if the other agents cannot be told these names, OSError if it cannot listen there.
     """
 
@@ -54,10 +54,11 @@ class Links:
         bind: str = "",
         port: int = 0,
         listens: bool | None = None,
+        is_only_host: bool = False,
         clock: Callable[[], float] = boottime,
     ) -> None:
         Identity(job, node, host, 1, secret).check()
-        main = listening(bind, port, all_six=":" in host)
+        main = listening_for_greetings(bind, port, all_six=":" in host)
         self.port: int = main.getsockname()[1]
         self._clock = clock
         log = QuietLog(clock)
@@ -95,6 +96,7 @@ class Links:
             adopt=self._dialled.adopt,
             look=self._probes.look,
             listens=listens,
+            is_only_host=is_only_host,
         )
         self._timed = (self._probes, self._strangers, self._listeners, self._seeker, self._relays)
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from softrun.agent.links.names import Place, is_loopback
+from softrun.agent.links.names import Place, host_of, is_loopback, sockaddr
 from softrun.agent.links.quiet_log import QuietLog
 from softrun.agent.protocol.model import Address
 
@@ -80,7 +80,7 @@ class Listeners:
         try:
             socks = _listen_at_all(hosts, endpoint.port, six)
             if not socks and anywhere:
-                socks = [listening("", endpoint.port, six)]
+                socks = [listening_for_greetings("", endpoint.port, all_six=six)]
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return Listens.TAKEN
@@ -98,7 +98,7 @@ class Listeners:
     def _hosts(self, host: str, places: Sequence[Place]) -> list[str]:
         """Where to listen. A machine often knows its own name as a loopback address, and others its real address by
         that name; so then it listens where its peers find it, too."""
-        hosts = list(dict.fromkeys(str(address[0]) for _, address in places))
+        hosts = list(dict.fromkeys(host_of(address) for _, address in places))
         is_name = hosts != [host]
         if is_name and hosts and all(map(is_loopback, hosts)) and not _means_loopback(host):
             return [self._bind] if self._bind in ("", "0.0.0.0", "::") else list(dict.fromkeys([*hosts, self._bind]))
@@ -177,15 +177,20 @@ class Listeners:
                 self._log.fault("a link could not be accepted: %s: %s", type(error).__name__, error)
 
 
-def listening(host: str, port: int, all_six: bool) -> socket.socket:
+def listening(host: str, port: int = 0, *, all_six: bool = True) -> socket.socket:
     """Return a socket that listens at an address of this machine; "": at all, IPv6 as well if `all_six`.
 
     Raises OSError if it is not this machine's, or if somebody listens there.
     """
-    six = ":" in host or (host == "" and all_six)
+    six = ":" in host or (host == "" and all_six and socket.has_dualstack_ipv6())
     family = socket.AF_INET6 if six else socket.AF_INET
     dual = six and host in ("", "::")
-    sock = socket.create_server((host, port), family=family, dualstack_ipv6=dual, backlog=BACKLOG)
+    return socket.create_server(sockaddr(host, port), family=family, dualstack_ipv6=dual, backlog=BACKLOG)
+
+
+def listening_for_greetings(host: str, port: int, *, all_six: bool) -> socket.socket:
+    """The same, for agents."""
+    sock = listening(host, port, all_six=all_six)
     sock.setblocking(False)
     # Agents greet at once, so a connection is of no interest before it has sent something.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_S)
@@ -203,7 +208,8 @@ def _listen_at_all(hosts: Sequence[str], port: int, all_six: bool) -> list[socke
     socks: list[socket.socket] = []
     for host in hosts:
         try:
-            socks.append(listening(host, socks[0].getsockname()[1] if socks else port, all_six))
+            chosen = socks[0].getsockname()[1] if socks else port
+            socks.append(listening_for_greetings(host, chosen, all_six=all_six))
         except OSError as error:
             # Where IPv6 is switched off, names still resolve to its loopback address.
             if error.errno == errno.EAFNOSUPPORT or (error.errno == errno.EADDRNOTAVAIL and is_loopback(host)):

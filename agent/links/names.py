@@ -86,14 +86,29 @@ class Names:
 
 
 def place_of(host: str, port: int) -> Place | None:
-    """Return where an address is, or None if it is a name."""
+    """Return where an address is, or None if it is a name, or in a zone that this machine does not have."""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:
+        where = sockaddr(host, port)
+    except (ValueError, OSError):
         return None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return socket.AF_INET, (str(address.ipv4_mapped), port)  # nobody can listen at it in its other form
-    return (socket.AF_INET6 if address.version == 6 else socket.AF_INET), (host, port)
+    return (socket.AF_INET6 if address.version == 6 else socket.AF_INET), where
+
+
+def sockaddr(host: str, port: int) -> tuple[Any, ...]:
+    """What a socket takes for an address; one of IPv6 may name its zone. Raises OSError if there is none such."""
+    address, _, zone = host.partition("%")
+    if not zone:
+        return host, port
+    return address, port, 0, int(zone) if zone.isdigit() else socket.if_nametoindex(zone)
+
+
+def host_of(address: tuple[Any, ...]) -> str:
+    """The host that a socket's address names; of a link-local one with its zone, which it means nothing without."""
+    host, zone = str(address[0]), address[3] if len(address) == 4 else 0
+    return f"{host}%{socket.if_indextoname(zone)}" if zone and "%" not in host else host
 
 
 def _in_short(place: Place) -> Place:

@@ -38,7 +38,8 @@ class Seeker:
 
     `listen_at` tries to listen at an endpoint. `has_link` says whether there is a link to a node already, and `adopt`
     takes over one that was found. `look` finds out about a node that has ended. `listens`: whether this agent may
-    listen there; None: if the address is its own.
+    listen there; None: if the address is its own. `is_only_host`: the job can begin nowhere else, so whoever has the
+    port and says nothing is a stranger, and not an agent of it that was stopped.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Seeker:
         adopt: Callable[[Connection], None],
         look: Callable[[str, tuple[str, int]], None],
         listens: bool | None,
+        is_only_host: bool,
     ) -> None:
         self._wiring = wiring
         self._listens_at = listens_at
@@ -58,6 +60,7 @@ class Seeker:
         self._adopt = adopt
         self._look = look
         self._listens = listens
+        self._is_only_host = is_only_host
         self._searches: dict[Address, _Search] = {}
 
     def seek(self, endpoint: Address, give_up_s: float, may_listen: bool = True) -> None:
@@ -82,7 +85,9 @@ class Seeker:
                 search.connected, search.until = True, now + ANSWER_S
                 continue
             self._end(search)
-            self._wiring.observe(NotFound(search.endpoint, search.stranger, doubtful=search.connected))
+            bars = search.connected and search.is_here and self._is_only_host
+            stranger = ANOTHER_PROGRAM if bars else search.stranger
+            self._wiring.observe(NotFound(search.endpoint, stranger, doubtful=search.connected and not bars))
 
     def _resolved(self, search: _Search, places: list[Place]) -> None:
         endpoint = search.endpoint

@@ -55,6 +55,7 @@ def run_agent(
             secret=backend.secret,
             bind=backend.bind,
             listens=backend.listens,
+            is_only_host=backend.is_only_host,
         )
         store = StoreThreads(backend.open, observations.put_threadsafe) if backend.open is not None else None
         relay = links.relay_to if backend.named_store is not None else None

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from softrun.agent.links.listeners import listening
 from softrun.agent.snapshots.held_images import HeldImages
 from softrun.agent.snapshots.memory_left import memory_left
 from softrun.agent.snapshots.requests import Requests
@@ -34,7 +35,7 @@ def main(descriptor: int, host: str, bind: str) -> None:
         signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, not before
     os.nice(NICENESS)
     workers = socket.socket(fileno=descriptor)
-    peers = _listening(bind)
+    peers = listening(bind)
     requests = Requests(HeldImages(memory_left), (host, peers.getsockname()[1]))
     _accept(workers, requests.serve_worker)
     _accept(peers, requests.serve_peer, MOST_PEERS)
@@ -42,12 +43,6 @@ def main(descriptor: int, host: str, bind: str) -> None:
     while sys.stdin.buffer.read(1):
         pass
     os._exit(0)  # threads that copy are not waited for
-
-
-def _listening(bind: str) -> socket.socket:
-    six = ":" in bind or (bind == "" and socket.has_dualstack_ipv6())
-    family = socket.AF_INET6 if six else socket.AF_INET
-    return socket.create_server((bind, 0), family=family, dualstack_ipv6=six and bind == "", backlog=MOST_PEERS)
 
 
 def _accept(listener: socket.socket, serve: Callable[[socket.socket], None], most: int | None = None) -> None:

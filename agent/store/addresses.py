@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from softrun.agent.errors import StoreLostError, UsageError
+from softrun.agent.links.names import host_of
 from softrun.agent.protocol.model import Address
 from softrun.runtime.clock import boottime
 
@@ -61,7 +62,7 @@ def _address_towards(host: str, port: int) -> str:
     family, kind, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as sock:
         sock.connect(target)  # sends nothing, for a datagram socket
-        address = str(sock.getsockname()[0])
+        address = host_of(sock.getsockname())  # hosts that meet at a link-local one call their links alike
     # A machine often knows its own name as a loopback address, while the others know its real address by that name.
     return host if _is_loopback(address) and not _is_loopback(host) else address
 

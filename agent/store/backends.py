@@ -52,6 +52,11 @@ class Backend:
     witness: Address | None = None
     """Where the job's witness listens, if it has one."""
 
+    @property
+    def is_only_host(self) -> bool:
+        """Whether the job can begin nowhere but here: at the place that the user has named, on node 0."""
+        return self.named_store is not None and self.listens is True
+
 
 def choose_backend(
     name: str,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from softrun.agent.errors import UsageError
+from softrun.agent.protocol.printable import printable
 from softrun.policies import Response, RestartPolicyStrategy, Trigger
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+logger = logging.getLogger("softrun")
 
 BEAT_S = 0.25
 MANY_NODES = 128  # from then on the beats are slower: the leader hears and answers each
@@ -25,6 +29,8 @@ LONGEST_S = 10 * 365 * 24 * 3600
 _LONGEST_INTERVAL_S = 24 * 3600
 _MOST_BEATS = 1_000_000
 _HIGHEST_RANK = (1 << 31) - 1
+_OF_SECRETS = ("token_file", "password_file")
+_LIKE = 0.75
 
 Seconds = Annotated[float, Field(le=LONGEST_S, allow_inf_nan=False)]
 
@@ -88,8 +94,12 @@ class RendezvousSettings(BaseModel):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], policy: RestartPolicyStrategy) -> Self:
-        """Read the settings. Raises UsageError for an unknown key or a value that is out of range."""
-        values = dict(given)
+        """Read the settings. An unknown key is said, and passed over, as torch passes it over without a word.
+
+        Raises UsageError for a value that is out of range, and for a key that looks like that of a secret, which would
+        be left out in silence.
+        """
+        values = {key: value for key, value in given.items() if cls._knows(key)}
         if "timeout" in values:
             values.setdefault("join_timeout", values["timeout"])
         if policy.respond(Trigger.SCALE_UP) is Response.STOP_MEET_START:
@@ -99,10 +109,19 @@ class RendezvousSettings(BaseModel):
         except ValidationError as error:
             fault = error.errors()[0]
             key = ".".join(map(str, fault["loc"]))
-            if fault["type"] == "extra_forbidden":
-                raise UsageError(f"--rdzv_conf has no key {key!r}: use {', '.join(cls.model_fields)}") from None
             key = "timeout" if key == "join_timeout" and key not in given else key
             raise UsageError(f"--rdzv_conf {key}={fault['input']!r} is refused: {fault['msg']}") from None
+
+    @classmethod
+    def _knows(cls, key: str) -> bool:
+        if key in cls.model_fields:
+            return True
+        says = f"--rdzv_conf has no key {printable(key)!r}"
+        if get_close_matches(key.lower(), _OF_SECRETS, cutoff=_LIKE):
+            raise UsageError(f"{says}: use {', '.join(cls.model_fields)}")
+        meant = get_close_matches(key.lower(), cls.model_fields, n=1, cutoff=_LIKE)
+        logger.warning("%s, which is left out: %s", says, f"use {meant[0]}" if meant else "torch leaves it out as well")
+        return False
 
 
 class EtcdSettings(RendezvousSettings):

@@ -19,10 +19,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from softrun.agent.links.listeners import listening
 from softrun.agent.protocol.observations import Observation, StoreLost, WorkerStoreOpened
 from softrun.runtime.clock import boottime
 
@@ -122,26 +122,12 @@ class WorkerStores:
         """A listener at the next port of the series that is free; at any free one if none of them is."""
         for _ in range(len(self._ports)):
             self._ports.rotate(-1)
-            with suppress(_InUseError):
+            try:
                 return listening(self._bind, self._ports[-1])
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
         return listening(self._bind)
-
-
-class _InUseError(OSError):
-    """Somebody has the port."""
-
-
-def listening(host: str, port: int = 0) -> socket.socket:
-    """Return a socket that listens on a port; 0: a free one. Host "": on all addresses, of both families if there are
-    two."""
-    six = ":" in host or (host == "" and socket.has_dualstack_ipv6())
-    family = socket.AF_INET6 if six else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, dualstack_ipv6=six and host == "", backlog=4096)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _InUseError(*error.args) from None
-        raise
 
 
 def _series() -> deque[int]:

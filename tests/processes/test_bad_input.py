@@ -113,7 +113,7 @@ ERROR_LINES = {
     ("--rdzv_backend=etcd", "--rdzv_endpoint=localhost:1", SCRIPT): (
         "--rdzv_backend 'etcd' is not available: use etcd3, which speaks etcd's current protocol"
     ),
-    (*C10D, "--rdzv_conf=join_timout=3", SCRIPT): f"--rdzv_conf has no key 'join_timout': use {SETTINGS}",
+    (*C10D, "--rdzv_conf=tokenfile=secret", SCRIPT): f"--rdzv_conf has no key 'tokenfile': use {SETTINGS}",
     (*C10D, "--rdzv_conf=witness=", SCRIPT): ("--rdzv_conf 'witness=' is not a setting: give KEY=VALUE,KEY=VALUE,…"),
     (*C10D, "--rdzv_conf=witness=h:70000", SCRIPT): (
         "--rdzv_conf witness 'h:70000' is not HOST:PORT: give a host name or address, and a port"
@@ -363,7 +363,9 @@ def test_what_another_node_says_is_made_printable(
     assert len(line) < 1100
 
 
-@pytest.mark.parametrize("args", [("--rdzv_conf=nope=1", SCRIPT), ("/no/such.py",), ("--rdzv_id=/x", *C10D, SCRIPT)])
+@pytest.mark.parametrize(
+    "args", [("--rdzv_conf=tokenfile=1", SCRIPT), ("/no/such.py",), ("--rdzv_id=/x", *C10D, SCRIPT)]
+)
 def test_a_refused_line_leaves_nothing_behind(
     args: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,9 @@ def test_by_a_fault_of_its_own_its_workers_are_killed_before_its_peers_see_that_
     monkeypatch.setattr(assembly, "Links", lambda *_args, **_named: Shell("links", done, tmp_path))
     monkeypatch.setattr(assembly, "SnapshotKeeper", lambda *_args: Shell("snapshots", done, tmp_path))
     monkeypatch.setattr(assembly, "Engine", lambda *_args: SimpleNamespace(observe=observe))
-    backend: Any = SimpleNamespace(job="job", secret=None, bind="", listens=(), open=None, named_store=None)
+    backend: Any = SimpleNamespace(
+        job="job", secret=None, bind="", listens=(), open=None, named_store=None, is_only_host=False
+    )
     config = EngineConfig(JobSettings(1, 2, "soft", "replace"), "a", "127.0.0.1", 0, "trainer", 1, 0)
     workers: Any = Shell("workers", done, tmp_path)
     with pytest.raises(ValueError, match="a bug"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from softrun.agent.errors import UsageError
@@ -30,6 +32,26 @@ def test_nobody_listens_further_than_its_endpoint_reaches(name: str, host: str, 
 
 def test_who_was_told_its_address_by_the_user_listens_everywhere_because_that_may_only_lead_here() -> None:
     assert chosen("static", "192.0.2.1:29400", "192.0.2.1", is_host=True).bind == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("cluster", "--rdzv_conf has no key 'cluster', which is left out: torch leaves it out as well"),
+        ("join_timout", "--rdzv_conf has no key 'join_timout', which is left out: use join_timeout"),
+        ("lease_ttl", "--rdzv_conf has no key 'lease_ttl', which is left out: torch leaves it out as well"),
+    ],
+)
+def test_an_unknown_setting_is_said_and_left_out(caplog: pytest.LogCaptureFixture, key: str, says: str) -> None:
+    with caplog.at_level(logging.WARNING, "softrun"):
+        chosen("c10d", "localhost:29400", **{key: "5"})
+    assert [record.getMessage() for record in caplog.records] == [says]
+
+
+@pytest.mark.parametrize("key", ["token-file", "tokenfile", "token_files", "TOKEN_FILE", "password"])
+def test_a_misspelt_secret_is_not_left_out_in_silence(key: str) -> None:
+    with pytest.raises(UsageError, match=f"--rdzv_conf has no key '{key}': use "):
+        chosen("c10d", "localhost:29400", **{key: "secret"})
 
 
 @pytest.mark.parametrize(("port", "named"), [(29500, Address("127.0.0.1", 29500)), (0, None)])

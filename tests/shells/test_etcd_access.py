@@ -314,5 +314,3 @@ def test_backends_that_are_not_there() -> None:
             get_rendezvous_handler(RendezvousParameters(name, "h:1", "job", 1, 1))
     with pytest.raises(UsageError, match=r"not registered.*use c10d, etcd3, static"):
         get_rendezvous_handler(RendezvousParameters("pigeon", "h:1", "job", 1, 1))
-    with pytest.raises(UsageError, match="has no key 'lease_ttl'"):
-        choose_backend("c10d", "h:1", {"lease_ttl": 5}, load_policy("soft"), "job", "node", 1, "127.0.0.1")

@@ -165,6 +165,22 @@ def test_a_name_that_leads_to_other_machines_too_is_not_listened_at(make: Callab
     assert endpoints_of(a) == []
 
 
+def test_a_link_local_endpoint_keeps_its_zone(make: Callable[..., End]) -> None:
+    """It means nothing without. This machine has none for sure, so its loopback address stands in for one."""
+    if not has_ipv6():
+        pytest.skip("there is no IPv6 here")
+    lo = socket.if_nametoindex("lo")
+    assert place_of("fe80::1%lo", 5) == (socket.AF_INET6, ("fe80::1", 5, 0, lo))
+    assert place_of(f"fe80::1%{lo}", 5) == (socket.AF_INET6, ("fe80::1", 5, 0, lo))
+    assert place_of("fe80::1%nowhere", 5) is None
+    a, b = make("a", bind="::1%lo", host="::1%lo"), make("b", bind="::1%lo", host="::1%lo")
+    seek(a, Address("::1%lo", 0))
+    assert a.seen == [Listening(Address("::1%lo", 0))]
+    seek(b, Address("::1%lo", a.links.endpoint_port or 0))
+    assert outcome(b, a) == Found(Address("::1%lo", a.links.endpoint_port or 0), "a")
+    connect(a, b)
+
+
 @pytest.mark.parametrize("bind", ["", "127.0.0.1", "127.0.0.7", "::", "::1"])
 def test_the_listener_is_bound_to_what_was_said(bind: str) -> None:
     if ":" in bind and not has_ipv6():
