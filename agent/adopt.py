@@ -14,6 +14,17 @@ import sys
 
 from pydantic import BaseModel
 
+FOR_WORKERS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGXCPU,
+)
+
 
 class Request(BaseModel):
     """What the worker says of itself and of its job."""
@@ -43,7 +54,7 @@ def main() -> int:
     if os.fork():
         return 0  # the worker waits for this process
     os.setsid()
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for signum in FOR_WORKERS:
         signal.signal(signum, signal.SIG_IGN)
     return _run(request)
 
@@ -82,7 +93,7 @@ def _run(request: Request) -> int:
         worker_failure="record",
         max_restarts=0,
         warm_start=False,
-        signals_to_handle="SIGUSR2",
+        signals_to_handle="SIGRTMAX",  # nobody sends it
     )
     adoption = Adoption(
         pid=int(sys.argv[1]),

@@ -31,8 +31,7 @@ NICENESS = 10
 def main(descriptor: int, host: str, bind: str) -> None:
     """Serve until the agent has gone."""
     logging.basicConfig(format="[softrun snapshots] %(message)s")
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, not before
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())  # it ends with its agent, not before
     os.nice(NICENESS)
     workers = socket.socket(fileno=descriptor)
     peers = listening(bind)

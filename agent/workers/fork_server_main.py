@@ -46,7 +46,7 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
     """Fork the workers that are asked for. Returns only in the forked processes, with the order for that worker."""
     # A signal to all processes of a job is meant for the workers. If it ended this process, their exit codes were lost.
     unblocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    unfit = load(modules) or load(json.loads(control.recv(MESSAGE_BYTES) or "{}").get("modules", [])) or why_unfit()
+    unfit = load(modules) or load(json.loads(received(control)[0] or "{}").get("modules", [])) or why_unfit()
     send(control, {"unfit": unfit} if unfit else {"ready": True})
     if unfit:
         os._exit(0)
@@ -60,7 +60,7 @@ def serve(control: socket.socket, modules: list[str]) -> dict[str, Any]:
                 os.close(key.fd)
                 send(control, {"ended": key.data, "code": os.waitstatus_to_exitcode(status)})
                 continue
-            request, lifeline, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
+            request, lifeline = received(control)
             if not request:
                 os._exit(0)
             order: dict[str, Any] = json.loads(request)
@@ -152,6 +152,15 @@ def close(descriptors: list[int]) -> None:
     """Close these descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def received(control: socket.socket) -> tuple[bytes, list[int]]:
+    """The agent's next order, and the worker's lifeline; nothing if the agent is gone."""
+    try:
+        request, lifeline, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
+    except ConnectionError:  # killed before it had read what it was told
+        return b"", []
+    return request, lifeline
 
 
 def send(control: socket.socket, message: dict[str, Any], *descriptors: int) -> None:

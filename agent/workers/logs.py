@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, TextIO
 
 from softrun.agent.torch_elastic.elastic import LogsDest, LogsSpecs, TailLog, WorkerSpec
 
@@ -57,7 +57,8 @@ class WorkerLogs:
             (files.tee_stderrs, sys.stderr, spec.duplicate_stderr_filters, files.filtered_stderr),
         ):
             followed = {rank: tees[rank]} if rank in tees else {}
-            stops.append(TailLog(spec.role, followed, console, prefixes).start().stop)
+            shown = None if console is None else _Console(console)
+            stops.append(TailLog(spec.role, followed, shown, prefixes).start().stop)  # type: ignore[arg-type]
             if words:
                 # Each rank appends to the one file, line by line.
                 file = Path(filtered).open("a", errors="replace", buffering=1)  # noqa: SIM115 - closed when it stops
@@ -75,6 +76,20 @@ class WorkerLogs:
         return Template(self._prefix_template).safe_substitute(
             role_name=self._spec.role, rank=environment.get("RANK", ""), local_rank=rank, hostname=socket.gethostname()
         )
+
+
+class _Console:
+    """Standard output or error, until whoever reads it is gone, such as `head` or a terminal: the logs stay."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+
+    def write(self, text: str) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._stream = None
 
 
 def _has_one_of(words: list[str]) -> Callable[[str], bool]:

@@ -49,8 +49,8 @@ _ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46  # fields of /proc/self/stat, counted 
 
 def main(token: str, directory: str, agent: int, descriptors: "list[int]") -> None:
     """Wait for the agent to end, then kill what it has left behind, and answer for it."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(signum, signal.SIG_IGN)  # it ends with its agent, not before
+    # It ends with its agent, not before. A scheduler sends whatever signal it was told to, to all processes of a job.
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     set_limits(*[resource.getrlimit(LIMIT)[1]] * 2)
     _show(f"orphan reaper of {agent}")
     if _agent_says(agent) == ALL_IS_WELL:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from local_cluster import PATIENCE_S
 from softrun.agent.workers import orphan_reaper_main as reaper
 from softrun.agent.workers.fork_server import PRELOADED, Forked, ForkServer, Refused, Script
+from softrun.agent.workers.fork_server_main import received
 from softrun.agent.workers.processes import Program, Start
 
 pytestmark = pytest.mark.processes
@@ -229,6 +231,15 @@ def test_a_failed_fork_is_that_workers_alone(tmp_path: Path, caplog: pytest.LogC
     assert list(codes.values()) == [7, 7]
     assert "a fork failed (Resource temporarily unavailable)" in caplog.text
     template.close()
+
+
+def test_an_agent_that_is_killed_before_it_has_read_its_mail_is_gone() -> None:
+    """The kernel tells that as an error, which was printed as a traceback after the job."""
+    agent, control = socket.socketpair()
+    control.send(b"never read")
+    agent.close()
+    assert received(control) == (b"", [])
+    control.close()
 
 
 @pytest.mark.slow

@@ -121,6 +121,9 @@ def test_nobody_outlives_the_agent(
     process, child = begin(reaper.mark_of(token, 7), family)
     _, others_child = begin(reaper.mark_of(token + "0", 7), family)
     reapers = reapers_of(agent, cluster)
+    for pid in reapers:
+        for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+            os.kill(pid, signum)  # as a scheduler does that sends a signal to all processes of a job
     for pid in [*reapers[:also_killed], agent.pid]:
         os.kill(pid, signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL
