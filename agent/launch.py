@@ -289,11 +289,22 @@ def _as_command(entrypoint: Callable[..., Any] | str, args: list[Any]) -> tuple[
     if entrypoint.endswith(".py") and not os.access(entrypoint, os.X_OK):
         entrypoint, args = sys.executable, ["-u", entrypoint, *args]
     script = _script_of(entrypoint, args)
-    if script is not None and not os.path.exists(script):  # noqa: PTH110 - Path's raises OSError for a long name
-        raise UsageError(f"the training script {str(script)!r} does not exist: correct its path (here is {Path.cwd()})")
+    if script is not None:
+        _check_script(script)
     if script is None and shutil.which(entrypoint) is None:
         raise UsageError(f"the program {entrypoint!r} does not exist or is not executable: correct its name or PATH")
     return entrypoint, args
+
+
+def _check_script(script: Path) -> None:
+    """Raises UsageError if Python could not even begin to run it."""
+    named = f"the training script {str(script)!r}"
+    if not os.path.exists(script):  # noqa: PTH110 - Path's raises OSError for a long name
+        raise UsageError(f"{named} does not exist: correct its path (here is {Path.cwd()})")
+    if script.is_dir() and not any(script.glob("__main__.py*")):
+        raise UsageError(f"{named} is a folder without __main__.py: give the file in it that is to run")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"{named} cannot be read: give this user the right to, or correct its path")
 
 
 def _script_of(entrypoint: str, args: list[Any]) -> Path | None:

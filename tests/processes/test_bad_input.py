@@ -216,6 +216,9 @@ ERROR_LINES = {
     ("/no/such/train.py",): (
         f"the training script '/no/such/train.py' does not exist: correct its path (here is {Path.cwd()})"
     ),
+    ("/usr/lib",): (
+        "the training script '/usr/lib' is a folder without __main__.py: give the file in it that is to run"
+    ),
     ("--no_python", "no-such-program"): (
         "the program 'no-such-program' does not exist or is not executable: correct its name or PATH"
     ),
@@ -508,3 +511,18 @@ def test_ctrl_c_during_the_imports_ends_it_without_a_word() -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (-signal.SIGINT, b"")
+
+
+def test_a_script_that_this_user_cannot_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the tests may be root, who can read everything."""
+    script = tmp_path / "train.py"
+    script.touch()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and Path(path) != script)
+    (line,) = error_lines([str(script)], capfd, monkeypatch)
+    assert line == (
+        f"softrun: error: the training script {str(script)!r} cannot be read: give this user the right to, or correct "
+        "its path"
+    )
