@@ -5,8 +5,9 @@ signals can interrupt, such as `time.sleep`, a lock or a read; an exception that
 (`PyThreadState_SetAsyncExc`) does not. The handler also sees where it runs: it raises nothing outside the scope, in an
 atomic block, or in a clean-up that the last exception has caused, unless that clean-up takes too long. Nor where a lock
 that others need would stay locked (`with condition` takes its lock in a function, and the block begins behind it), or
-where an event of the channel was read and not yet kept, or where a module is imported: half of `torch._dynamo`, which
-torch imports when it is first needed, would be all that later runs find.
+where an event of the channel was read and not yet kept; nor in a `__del__`, such as a DataLoader's, from which Python
+lets no exception out, and shows it instead; nor where a module is imported: half of `torch._dynamo`, which torch
+imports when it is first needed, would be all that later runs find.
 """
 
 from __future__ import annotations
@@ -193,10 +194,12 @@ _WITH_LOCKS = {logging.Logger.handle.__code__.co_filename, _IMPORT.co_filename}
 
 def _most_put_off(frame: FrameType | None) -> int:
     """How often an exception here is put off: it may leave a lock behind that others need, or half of a module, or lose
-    an event of the channel."""
+    an event of the channel, or be lost itself."""
     places = list(_frames_of_run(frame))
     if any(place.f_code is _IMPORT for place in places):
         return MOST_PUT_OFF_IMPORTING
+    if any(place.f_code.co_name == "__del__" for place in places):
+        return MOST_PUT_OFF
     if frame is None or frame.f_code is Line.ask.__code__:
         return 0  # who waits for a reply may lose it: the next call has another number
     if frame.f_code is _WAIT:

@@ -200,3 +200,27 @@ def test_a_module_that_trains_while_it_is_imported_is_interrupted(
             interrupt.run(lambda: importlib.import_module("trains"), 0)
         requested.join()
         assert interrupt._put_off[3] == 3
+
+
+def test_a_finalizer_ends_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """That of a DataLoader's iterator waits for its workers; Python showed the exception there, and went on."""
+    ended: list[bool] = []
+    with Interrupt() as interrupt:
+        requested = threading.Thread(target=interrupt.request, args=(1, lambda: None))
+
+        class Loader:
+            def __del__(self) -> None:
+                requested.start()
+                wait_until(lambda: sum(interrupt._put_off.values()) > 1, "two signals in the finalizer")
+                ended.append(True)
+
+        def work() -> None:
+            loader = Loader()
+            del loader
+            threading.Event().wait()
+
+        with pytest.raises(RestartRequest):
+            interrupt.run(work, 0)
+        requested.join()
+    assert ended == [True]
+    assert "Exception ignored" not in capsys.readouterr().err
