@@ -444,10 +444,11 @@ class Engine:
 
     def _evicted(self, why: str) -> None:
         """The others have a world without this node: it comes back as a newcomer."""
+        returns = "it joins again"
         if not self._workers.eligible():
-            why = "the others went on without this node, none of whose workers can be in a world"
+            why, returns = "the others went on without this node", "none of its workers can be in a world"
         # A node that is restarting its workers is on its way back already, and has said so.
-        self._effects.note(f"{why}: it joins again", warning=self.stage is not Stage.RESTARTING)
+        self._effects.note(f"{why}: {returns}", warning=self.stage is not Stage.RESTARTING)
         self._standing.incarnation += 1
         self._standing.left_behind = True
         self._workers.stay_behind()

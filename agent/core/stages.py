@@ -11,7 +11,7 @@ from softrun.agent.core.restart_verdict import RestartVerdict
 from softrun.agent.core.standing import Standing
 from softrun.agent.core.worker_slot import SIGTERM
 from softrun.agent.protocol.descriptions import describe_exit
-from softrun.agent.protocol.effects import Outbox, Outcome, Result
+from softrun.agent.protocol.effects import Failure, Outbox, Outcome, Result
 from softrun.agent.protocol.model import NodeIntent, Phase
 from softrun.policies import Response, Trigger
 from softrun.runtime.events import WorldChangeEvent
@@ -196,6 +196,16 @@ class Stages:
             last = self.verdict.failures[-1]
             self._standing.intent = NodeIntent.FAILED
             self._standing.reason = f"{self._config.node}: worker of rank {last.rank} {describe_exit(last.exitcode)}"
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether this node leaves, and nothing has gone wrong."""
+        return self.result is not None and self.result.outcome is Outcome.SUCCEEDED
+
+    def fails_after_all(self, failure: Failure) -> None:
+        """A worker that nobody had asked to end has failed on the way out."""
+        self.verdict.failed(failure)
+        self.result = self.workers_failed()
 
     def workers_failed(self) -> Result:
         """The result if workers failed for good, with the failures since the last restart."""

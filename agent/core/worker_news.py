@@ -197,6 +197,8 @@ class WorkerNews:
                 if self._workers.through():
                     self._effects += self._workers.dismiss(now)
                 self._finish_if_done(now)
+            case Stage.LEAVING if failure is not None and self._stages.succeeds:
+                self._stages.fails_after_all(failure)  # the job was done without it, but it was left to end by itself
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; the engine looks whether all have
             case Stage.FINISHED | Stage.ENDED:

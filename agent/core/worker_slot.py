@@ -434,8 +434,9 @@ class WorkerSlot:
         # torch's threads may abort a process that ends with a group.
         well = exitcode == 0 or (exitcode == RESUME and self.left) or (self.saved and exitcode in (-SIGABRT, -SIGSEGV))
         is_due = self.term_at is not None  # it is to be ended, and no signal was sent yet
+        by_itself = self.gone and self.abandon_at is None  # one that has left its call is not asked
         self.term_at = self.kill_at = self.abandon_at = None
-        if self.state is State.STOPPING and not self.failing:
+        if self.state is State.STOPPING and not self.failing and (well or not by_itself):
             self.state = State.DONE if self.ends and well else State.STOPPED
             return None
         if well and (is_due or not self.failing):

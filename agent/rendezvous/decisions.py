@@ -185,19 +185,6 @@ class _Case:
         return [places[m.node] for m in self.finished if m.node not in known]
 
     @cached_property
-    def recorded_at(self) -> float | None:
-        """When to record them; None: there are none. Many finish together, and most jobs end then."""
-        timers = self.timers
-        if not self.unrecorded:
-            timers.finished_since = None
-            return None
-        if timers.finished_since is None:
-            timers.finished_since = self.now
-        is_first = not self.round.finishing
-        leads = any(self.round.members[place].node == self.leader for place in self.unrecorded)  # and leads no more
-        return self.now if is_first or leads else timers.finished_since + self.timeouts.together_s
-
-    @cached_property
     def gone(self) -> list[str]:
         """Those whose agents have ended as well: nobody misses them, unless all work begins again."""
         return sorted(m.node for m in self.finished if m.node in self.dead)
@@ -303,7 +290,8 @@ def _the_work_is_done(case: _Case) -> Decision | None:
         over = 0 < len(case.finished) == len(round_.members)
     if over and not may_return:
         return Decision("all have finished", transitions.close(round_, ""))
-    is_due = case.recorded_at is not None and case.now >= case.recorded_at
+    recorded_at = _recorded_at(case)
+    is_due = recorded_at is not None and case.now >= recorded_at
     if is_due or (case.anyone_done and not round_.finishing):
         return Decision("a node has finished", transitions.admit_nobody(round_, case.unrecorded))
     if over:  # nobody starts from scratch meanwhile
@@ -484,9 +472,10 @@ def _somebody_leaves_or_comes(case: _Case) -> Decision | None:
 
 def _all_is_well(case: _Case) -> Decision:
     case.timers.enough_since = None
-    if not case.stay or case.recorded_at is None:
-        return Decision("nothing to do", again_at=case.recorded_at)
-    return Decision("nothing to do", again_at=case.recorded_at, unfinished=case.stay[-1].node, leader=case.leader)
+    recorded_at = _recorded_at(case)
+    if not case.stay or recorded_at is None:
+        return Decision("nothing to do", again_at=recorded_at)
+    return Decision("nothing to do", again_at=recorded_at, unfinished=case.stay[-1].node, leader=case.leader)
 
 
 _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
@@ -529,6 +518,19 @@ def _between_steps(case: _Case, reason: str, after: Callable[[int], Decision], p
     silent = [node for node, answer in answered.items() if answer is None or answer.request != request]
     waited_for = silent or [node for node, answer in answered.items() if answer is not None and not answer.all]
     return Decision(f"{reason}; agreeing on a step", again_at=due, asks_barrier=True, unanswered=waited_for[-1])
+
+
+def _recorded_at(case: _Case) -> float | None:
+    """When to record those that have finished; None: there are none. Many finish together, and most jobs end then."""
+    timers = case.timers
+    if not case.unrecorded:
+        timers.finished_since = None
+        return None
+    if timers.finished_since is None:
+        timers.finished_since = case.now
+    is_first = not case.round.finishing
+    leads = any(case.round.members[place].node == case.leader for place in case.unrecorded)  # and leads no more
+    return case.now if is_first or leads else timers.finished_since + case.timeouts.together_s
 
 
 def _after_last_call(case: _Case) -> Decision:

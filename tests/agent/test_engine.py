@@ -12,6 +12,7 @@ from one_engine import Agent, looked, paused, shown, signals, spawned, working
 from values import member, opened, sealed
 
 from softrun.agent.core.engine import SILENCE_S
+from softrun.agent.core.local_workers import COMES_S
 from softrun.agent.core.progress_watchdog import LEAVE
 from softrun.agent.core.stages import Stage
 from softrun.agent.core.worker_health import BLAME_S, OBEY_S
@@ -22,6 +23,7 @@ from softrun.agent.protocol.model import (
     Round,
     Worker,
 )
+from softrun.agent.rendezvous import transitions
 from softrun.runtime.events import ProgressLimits, WorkerFault, WorkerState
 
 SOFT = ProgressLimits(soft=2.0, hard=4.0, grace=0.2)
@@ -98,6 +100,29 @@ def test_a_fault_that_a_lost_process_has_told_is_not_heard() -> None:
 
 
 # --- failures
+
+
+@pytest.mark.parametrize(
+    ("after_s", "exitcode", "outcome"),
+    [
+        (0.5, 3, do.Outcome.WORKERS_FAILED),
+        (0.5, 0, do.Outcome.SUCCEEDED),
+        (2.5, -SIGKILL, do.Outcome.SUCCEEDED),
+    ],
+    ids=["it fails", "it ends well", "it is killed when its time is over"],
+)
+def test_who_has_left_its_call_tells_by_its_exit_code_how_its_node_has_fared(
+    after_s: float, exitcode: int, outcome: do.Outcome
+) -> None:
+    """The others have completed the call meanwhile."""
+    agent = working(failure="record")
+    agent.say(gone=True, ends=True)
+    left = sealed(member("b"), number=2)
+    agent.record(left)
+    agent.record(transitions.close(left, ""))
+    agent.go_on(after_s)
+    (end,) = (e for e in agent.see(saw.WorkerExited(0, 1, exitcode)) if isinstance(e, do.End))
+    assert end.result.outcome is outcome
 
 
 @pytest.mark.parametrize("worked", [True, False])
@@ -404,9 +429,9 @@ def test_who_joins_does_not_wait_for_ever_for_a_worker_that_never_asks() -> None
     agent, _ = joining()
     agent.now = 10.0  # they were long in coming, which is nobody's fault
     agent.say(0, applied=0, limits=ProgressLimits(soft=2.0))
-    agent.go_on(11.9)
+    agent.go_on(9.9 + COMES_S)
     assert agent.workers() == ()
-    agent.go_on(12.1)
+    agent.go_on(10.1 + COMES_S)
     assert agent.workers() == (Worker(0, 1),)
     agent.say(1, applied=0)
     assert agent.workers() == (Worker(0, 1), Worker(1, 1))
