@@ -41,15 +41,17 @@ class Recurrence:
         self._last: tuple[str, Place] | None = None
         self._fault: Exception | None = None
         self._place = Place(None, 0)
+        self._left = 0  # the world that it has left; 0: it was in none
 
-    def leaves(self, fault: Exception | None, place: Place) -> None:
-        """It leaves its world by an error that may be that of a lost peer; None: it was told to leave."""
-        self._fault, self._place = fault, place
+    def leaves(self, round_: int, fault: Exception | None, place: Place) -> None:
+        """It leaves this world by an error that may be that of a lost peer; None: it was told to leave."""
+        self._left, self._fault, self._place = round_, fault, place
 
     def enters(self, event: WorkerEvent) -> None:
         """The agents have formed the next world. Raises the fault if it is the trainer's own."""
         fault, self._fault = self._fault, None
-        if event.change_event is not None or event.lost:
+        follows = event.round == self._left + 1  # or somebody may have been lost in a world that this worker missed
+        if not follows or event.change_event is not None or event.lost:
             self._in_vain, self._last = 0, None
             return
         self._in_vain = 0 if self._came_further() else self._in_vain + 1

@@ -55,7 +55,7 @@ from softrun.runtime.groups.group_registry import (
 )
 from softrun.runtime.groups.groups import leave_unfinished_groups
 from softrun.runtime.groups.leftovers import meshes
-from softrun.runtime.groups.leftovers.checkpoint_process import note_checkpoint_processes
+from softrun.runtime.groups.leftovers.checkpoint_process import note_checkpoint_processes, retire_checkpoint_process
 from softrun.runtime.nccl import ErrorWatch, are_left_alone, leave_errors_alone
 from softrun.runtime.preemption import Leave, LeaveCallback, LeaveCallbacks
 
@@ -639,6 +639,7 @@ class _Worker:
         if event.round != self._round:
             self._round, self._grouped, self._handed = event.round, False, None
             leave_unfinished_groups()
+            retire_checkpoint_process()
             forget_rank()
             forget_work()
             count_groups_from_0()

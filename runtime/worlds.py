@@ -254,7 +254,7 @@ class World:
                 leave_groups(in_trouble=not _leaves(error))
                 if not self._is_ended_by(error):
                     raise
-            self._recurrence.leaves(self._fault, self._place)
+            self.leave()
             self._event = wait_for_world(self.round)
             self._quiet = self._event if self._event.preemption is None else None
             self._recurrence.enters(self._event)
@@ -262,11 +262,7 @@ class World:
 
     def leave(self) -> None:
         """Note how far this world came, before the next one is asked for."""
-        self._recurrence.leaves(self._fault, self._place)
-
-    @property
-    def _place(self) -> Place:
-        return Place(self._completed, self._checks)
+        self._recurrence.leaves(self.round, self._fault, Place(self._completed, self._checks))
 
     def _is_ended_by(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):

@@ -446,7 +446,7 @@ class Engine:
         """The others have a world without this node: it comes back as a newcomer."""
         returns = "it joins again"
         if not self._workers.eligible():
-            why, returns = "the others went on without this node", "none of its workers can be in a world"
+            why, returns = "the others went on without this node", "none of its workers can be in a world now"
         # A node that is restarting its workers is on its way back already, and has said so.
         self._effects.note(f"{why}: {returns}", warning=self.stage is not Stage.RESTARTING)
         self._standing.incarnation += 1

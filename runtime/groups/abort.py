@@ -47,6 +47,7 @@ class AbortProcessGroups(Abort):
     """Aborts all process groups of this process, whatever code built them and whatever their backends."""
 
     def __call__(self, state: Any = None) -> Any:
+        kill_checkpoint_process()  # it is a rank of a group, too
         abort_groups()
         return state
 
@@ -94,12 +95,8 @@ def abort_all(state: Any = None, abort_first: Callable[[Any], Any] | None = Abor
 
 
 def abort_groups() -> list[threading.Thread]:
-    """Make every thread that waits in one of torch's groups raise, or for a process that does. Any thread may call it.
-
-    Returns threads to join.
-    """
+    """Make every thread that waits in one of torch's groups raise. Any thread may call it; returns threads to join."""
     threads = cut_groups()
-    kill_checkpoint_process()
     for backend in backends_but_gloo():
         threads.extend(_abort_in_thread(backend))
     return threads

@@ -18,7 +18,6 @@ from softrun.runtime.groups.destroy import destroy_aside
 from softrun.runtime.groups.devices import check_backend, own_device
 from softrun.runtime.groups.group_registry import release_connections, retired_group_of, settle_builds, track_groups
 from softrun.runtime.groups.leftovers import meshes
-from softrun.runtime.groups.leftovers.checkpoint_process import retire_checkpoint_process
 from softrun.runtime.groups.leftovers.compiled import drop_compiled
 from softrun.runtime.groups.sockets import Address, in_short
 
@@ -117,7 +116,6 @@ def leave_unfinished_groups() -> None:
 def _forget_world() -> None:
     meshes.end_world()
     drop_compiled()
-    retire_checkpoint_process()
 
 
 def is_lost_peer(error: BaseException | None) -> bool:

@@ -24,6 +24,8 @@ if __name__ == "__main__":
             path = os.path.join(os.environ["DIRECTORY"], str(world.round))
             saving = dcp.async_save({"w": torch.ones(4)}, checkpoint_id=path, async_checkpointer_type=PROCESS)
             print("rank", world.rank, "begins to save in world", world.round)
+            if os.environ.get("EXITS"):
+                raise SystemExit(0)
             if world.round == 1 and os.environ.get("DIES"):
                 os._exit(3)
             saving.result()
@@ -56,3 +58,12 @@ def test_survivors_and_newcomers_save_in_a_process_of_each_world(agent: FakeAgen
     assert not (tmp_path / "1" / ".metadata").exists()
     for worker in (survivor, newcomer, another):
         worker.signal(signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_ends_in_its_world_completes_its_save(agent: FakeAgent, tmp_path: Path) -> None:
+    """Python waits for torch's thread, which waits for the process."""
+    worker = agent.start(SAVES, DIRECTORY=str(tmp_path), EXITS="1")
+    agent.form([worker])
+    assert worker.ends() == 0, worker.output
+    assert (tmp_path / "1" / ".metadata").exists(), worker.output

@@ -59,7 +59,7 @@ def kill_checkpoint_process() -> None:
 
 
 def retire_checkpoint_process() -> None:
-    """The world is over: the next save begins another one. A save that is under way is completed first."""
+    """Another world begins: the next save begins another process. A save that is under way is completed first."""
     module: Any = sys.modules.get(_MODULE)
     process = getattr(module, "_CHECKPOINT_PROCESS", None)
     if process is not None:
