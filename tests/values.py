@@ -150,7 +150,7 @@ rounds: st.SearchStrategy[Round] = st.one_of(
         worker_store=addresses,
         leave_after=numbers,
         **facts,  # type: ignore[arg-type]  # names of Round's own fields
-    ),
+    ).map(lambda round_: replace(round_, retired=round_.finished if len(round_.members) > 1 else ())),
     st.builds(
         Round,
         number=numbers,

@@ -36,9 +36,15 @@ def difference(before: Round | None, after: Round) -> Change:
             runs[-1] = (begin, count + 1)
         else:
             runs.append((place, 1))
-    kept = set(before.finished) if before is not None and _is_same_world(before, after, tuple(runs)) else set()
-    finished = tuple(place for place in after.finished if place not in kept)
-    return Change(replace(after, members=tuple(new), finished=finished), tuple(runs))
+    sent = replace(after, members=tuple(new))
+    if before is not None and _is_same_world(before, after, tuple(runs)):
+        finished, retired = set(before.finished), set(before.retired)
+        sent = replace(
+            sent,
+            finished=tuple(place for place in after.finished if place not in finished),
+            retired=tuple(place for place in after.retired if place not in retired),
+        )
+    return Change(sent, tuple(runs))
 
 
 def changed(before: Round | None, change: Change) -> Round | None:
@@ -59,7 +65,11 @@ def changed(before: Round | None, change: Change) -> Round | None:
         return None
     after = replace(change.round, members=tuple(members))
     if before is not None and _is_same_world(before, after, change.members):
-        after = replace(after, finished=tuple(sorted({*before.finished, *after.finished})))
+        after = replace(
+            after,
+            finished=tuple(sorted({*before.finished, *after.finished})),
+            retired=tuple(sorted({*before.retired, *after.retired})),
+        )
     try:
         check_round(after)
     except ProtocolError:
@@ -84,7 +94,7 @@ def last_words(
 
 
 def _is_same_world(before: Round, after: Round, runs: tuple[tuple[int, int], ...]) -> bool:
-    """Whether those that have finished before still have: they are not sent again."""
+    """Whether those that have finished before still have, and the retired still are: they are not sent again."""
     is_whole = runs == ((0, len(before.members)),)
     return is_whole and (after.number, after.phase) == (before.number, before.phase)
 

@@ -1,7 +1,7 @@
-"""Which members of a record must have accepted its successor.
+"""Which voters of a record must have accepted its successor: its members, but for those that are retired.
 
 More than half of them suffice. So does exactly half with the casting vote: the witness has it, or else the first
-member. Any two such quorums share a voter. With a quorum the others may be left behind, silent as they are.
+voter. Any two such quorums share a voter. With a quorum the others may be left behind, silent as they are.
 
 Members that are known to have ended are not counted: their last words tell what they had promised and accepted, and
 they vote no more (`softrun.agent.consensus.replica`). Two proposers may know of different ends, E and F. Say that the
@@ -18,19 +18,19 @@ from softrun.agent.protocol.model import Round
 
 
 def is_majority(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
-    """Whether `nodes` are more than half of the members of `round_`, but for those that have `ended`."""
-    members = _but_for(ended, round_)
-    return 2 * sum(node in nodes for node in members) > len(members)
+    """Whether `nodes` are more than half of the voters of `round_`, but for those that have `ended`."""
+    voters = _but_for(ended, round_)
+    return 2 * sum(node in nodes for node in voters) > len(voters)
 
 
 def is_quorum(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
     """Whether `nodes`, members of `round_` or not, may go on without its other members."""
-    members = _but_for(ended, round_)
-    present = sum(node in nodes for node in members)
-    if present == 0 or 2 * present < len(members):
+    voters = _but_for(ended, round_)
+    present = sum(node in nodes for node in voters)
+    if present == 0 or 2 * present < len(voters):
         return False
-    return 2 * present > len(members) or (round_.witness or members[0]) in nodes
+    return 2 * present > len(voters) or (round_.witness or voters[0]) in nodes
 
 
 def _but_for(ended: Collection[str], round_: Round) -> list[str]:
-    return [member.node for member in round_.members if member.node not in ended]
+    return [node for node in round_.voters if node not in ended]

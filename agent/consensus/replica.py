@@ -253,7 +253,7 @@ class Replica:
             return self._ask_to_accept(attempt, attempt.bound[1] if attempt.bound is not None else attempt.wish)
         decided = Decided(attempt.ballot, attempt.accept.after, by_proof=not is_quorum(self.record, attempt.answered))
         effects = _say(self.record, decided)
-        by_all = all(m.node in attempt.answered for m in attempt.wish.members if m.node in self.record.by_node)
+        by_all = all(node in attempt.answered for node in attempt.wish.voters if self.record.votes(node))
         self._adopt(_decided(attempt.wish, by_proof=decided.by_proof), self._accepted_at, accepted_by_all=by_all)
         return effects
 
@@ -461,7 +461,7 @@ class Replica:
         words, record = self._last_words[node], self.record
         if record is None or words.round is None or words.round.round.name != record.name:
             return True
-        if node not in record.by_node:
+        if not record.votes(node):
             return True
         if words.promised is not None and self._is_beyond(words.promised):
             del self._last_words[node]
@@ -483,7 +483,7 @@ class Replica:
             return
         if self._attempt is not None and self._attempt.ballot < self._promises_left:
             self._drop()
-        if self._votes_left and not self._votes(self._node) and all(self._is_buried(m.node) for m in record.members):
+        if self._votes_left and not self._votes(self._node) and all(map(self._is_buried, record.voters)):
             _, accepted = max(self._votes_left.values(), key=itemgetter(0))
             self.read(_decided(accepted, by_proof=True))  # nobody else can decide on anything else any more
 
@@ -519,10 +519,10 @@ class Replica:
         return ballot[0] > self._promised[0] + MOST_AHEAD
 
     def _voters(self, record: Round) -> dict[str, None]:
-        """The members in rank order, then those that will not answer: so the first shows who is waited for. At the end
+        """The voters in rank order, then those that will not answer: so the first shows who is waited for. At the end
         the witness."""
-        members = {m.node: None for m in sorted(record.members, key=lambda m: self._is_out(m.node))}
-        return members | {record.witness: None} if record.witness else members
+        voters = dict.fromkeys(sorted(record.voters, key=self._is_out))
+        return voters | {record.witness: None} if record.witness else voters
 
     def _votes(self, node: str) -> bool:
         return self.record is not None and _votes_in(self.record, node)
@@ -592,4 +592,4 @@ def _decided(round_: Round, *, by_proof: bool) -> Round:
 
 
 def _votes_in(record: Round, node: str) -> bool:
-    return node in record.by_node or (node != "" and node == record.witness)
+    return record.votes(node) or (node != "" and node == record.witness)

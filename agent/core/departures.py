@@ -185,8 +185,10 @@ class Departures:
             self._stages.leave(leaving.result, now, signum, stands=stands)
 
     def result(self) -> Result:
-        """The result of a node whose workers have all ended well."""
+        """The result of a node whose workers have all ended: well, or by a failure that others go on without."""
         leaving, record = self._standing.departure, self._standing.record
+        if self._stages.verdict.stands:
+            return self._stages.workers_failed()
         if not self._workers.have_left() or record is None or record.preemption is None:
             return Result(Outcome.SUCCEEDED)
         signum = leaving.result.signum if leaving is not None else 0

@@ -19,6 +19,8 @@ class RestartVerdict:
         """The failures since the last restart, which answered those before it."""
         self.charges = False
         """Whether the restart under way was caused by a failure on this node."""
+        self.stands = False
+        """Whether a failure is answered by no restart, because others have finished: the node has failed in the end."""
         self._wait_s = wait_s
         self._since = 0.0
         self._loss_at: float | None = None

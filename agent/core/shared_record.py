@@ -352,9 +352,9 @@ class SharedRecord:
         record = self._standing.record
         if self._stages.stage is not Stage.WORKING or record is None:
             return
-        silent = [m.node for m in record.members if self._election.silent(m.node) or self._election.gone(m.node)]
+        silent = [node for node in record.voters if self._election.silent(node) or self._election.gone(node)]
         self._effects.note(
-            f"{len(silent)} of {count(len(record.members), 'node')} cannot be reached and may have gone on: this node "
+            f"{len(silent)} of {count(len(record.voters), 'node')} cannot be reached and may have gone on: this node "
             "waits for them, with its workers paused",
             warning=True,
         )

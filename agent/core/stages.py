@@ -140,6 +140,8 @@ class Stages:
                 self.fail(now)
                 return False
             self.verdict.charge()
+        elif self.verdict.charges and self._answers.restarts_all:
+            self._standing.break_world()
         self.verdict.settle()
         if self._standing.intent is NodeIntent.AWAY:
             self._standing.incarnation += 1

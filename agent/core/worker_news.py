@@ -219,13 +219,16 @@ class WorkerNews:
             if response not in (Response.REPLACE_WORKER, Response.RECORD_FAILURE):
                 self._stages.fail(now)
                 return
+            self._stages.verdict.stands = response is Response.REPLACE_WORKER
             response = Response.RECORD_FAILURE
         elif self._workers.is_final(failure.local_rank) and not self._answers.restarts_all:
             response = Response.RECORD_FAILURE
         match response:
             case Response.STOP_MEET_START:
-                # This node keeps its place, and all nodes meet just once: in the world that follows the broken one.
-                self._standing.break_world()
+                # This node keeps its place, and all nodes meet just once: in the world that follows the broken one. If
+                # its failure ends the job there is none, and nobody's finished work is to begin again until then.
+                if self._stages.verdict.restarts_left:
+                    self._standing.break_world()
                 self._stages.restart(now, charged=True)
             case Response.WITHDRAW_AND_RETURN:
                 self._stages.restart(now, charged=True, withdraw=True)

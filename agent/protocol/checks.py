@@ -126,6 +126,12 @@ def _of_round(round_: Round, *, whole: bool = True) -> Iterator[str]:
         yield "finished names places that no member has"
     if len(set(round_.finished)) < len(round_.finished):
         yield "finished names a member twice"
+    if len(set(round_.retired)) < len(round_.retired):
+        yield "retired names a member twice"
+    if whole and not set(round_.retired) <= set(round_.finished):
+        yield "retired names members that have not finished"
+    if round_.members and len(round_.retired) == len(round_.members):
+        yield "all members are retired, so none has a vote"
     if round_.witness in round_.by_node:
         yield f"member {_shown(round_.witness)} is the witness as well"
     for verdict in round_.verdicts:

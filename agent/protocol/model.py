@@ -170,6 +170,7 @@ class Round:
     lost: tuple[str, ...] = ()  # nodes judged dead by the transition to this version
     finishing: bool = False  # a node has finished: no newcomers are admitted
     finished: tuple[int, ...] = ()  # which of the members have, by their places among them: nobody misses them
+    retired: tuple[int, ...] = ()  # which of these are not in touch any more: they have no vote on the next record
     outcome: str = ""  # if CLOSED: why the job failed; empty after success
     fault: WorkerFault | None = None  # what ended the world before this one, if a fault did
     leave_after: int = 0  # the step after which all leave the world before this one; 0: at once
@@ -228,6 +229,20 @@ class Round:
     def finished_nodes(self) -> frozenset[str]:
         """The nodes of those that have finished."""
         return frozenset(self.members[place].node for place in self.finished)
+
+    @cached_property
+    def voters(self) -> tuple[str, ...]:
+        """The nodes whose agents vote on the next record, in rank order."""
+        retired = set(self.retired)
+        return tuple(node for place, node in enumerate(self.by_node) if place not in retired)
+
+    def votes(self, node: str) -> bool:
+        """Return whether the agent of `node` votes on the next record."""
+        return node in self._voting
+
+    @cached_property
+    def _voting(self) -> frozenset[str]:
+        return frozenset(self.voters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ goes through its phases in order, and the first that has an answer decides: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -101,18 +101,20 @@ def decide(
     now: float,
     quiet: bool = False,
     leader: str = "",
+    away: Collection[str] = (),
 ) -> Decision:
     """Return what the leader of `round_` is to propose, or why it waits and until when.
 
     `reports` holds the newest report of each node that this leader has heard, itself included, in the order in which
     the nodes came; `dead` names the nodes that it takes for dead; `store` is the worker store that it would lend the
     next world. `timers` is updated. `now` is the engine's, in seconds. `quiet`: a member was not heard for a while, and
-    may turn out to be dead. `leader` is the node that decides. Nothing is sealed until every member has been heard or
+    may turn out to be dead. `leader` is the node that decides. `away` names those that have finished, are not dead and
+    have not been heard since it leads. Nothing is sealed until every member has been heard or
     is dead: a leader that has just begun cannot know who died before.
     """
     if round_.is_last:
         return Decision("the job is over")
-    case = _Case(round_, reports, dead, store, timeouts, timers, now, quiet, leader)
+    case = _Case(round_, reports, dead, store, timeouts, timers, now, quiet, leader, away)
     return next(decision for phase in _PHASES if (decision := phase(case)) is not None)
 
 
@@ -129,6 +131,7 @@ class _Case:
     now: float
     quiet: bool
     leader: str
+    away: Collection[str]
 
     @cached_property
     def statuses(self) -> dict[str, MemberStatus]:
@@ -188,6 +191,12 @@ class _Case:
     def gone(self) -> list[str]:
         """Those whose agents have ended as well: nobody misses them, unless all work begins again."""
         return sorted(m.node for m in self.finished if m.node in self.dead)
+
+    @cached_property
+    def unretired(self) -> list[int]:
+        """The places of those that still have a vote."""
+        gone = {node for node in self.gone if self.round.votes(node)}
+        return [place for place, m in enumerate(self.round.members) if m.node in gone] if gone else []
 
     @cached_property
     def newcomers(self) -> list[Member]:
@@ -293,7 +302,8 @@ def _the_work_is_done(case: _Case) -> Decision | None:
     recorded_at = _recorded_at(case)
     is_due = recorded_at is not None and case.now >= recorded_at
     if is_due or (case.anyone_done and not round_.finishing):
-        return Decision("a node has finished", transitions.admit_nobody(round_, case.unrecorded))
+        reason = "a node has finished" if case.unrecorded or not round_.finishing else "a node has finished and gone"
+        return Decision(reason, transitions.admit_nobody(round_, case.unrecorded, case.unretired))
     if over:  # nobody starts from scratch meanwhile
         return Decision("all have finished, except a worker that may come back")
     return None
@@ -361,6 +371,13 @@ def _another_leads_on(case: _Case) -> Decision | None:
 
 def _expels(case: _Case) -> Decision:
     return Decision(f"{', '.join(case.leaving)} must leave without waiting for the others", expels_leavers=True)
+
+
+def _a_finished_node_is_unheard(case: _Case) -> Decision | None:
+    """Who has finished is needed again if all work begins again, and this leader cannot know yet whether it lives."""
+    if not (case.begins_again and case.away):
+        return None
+    return Decision(f"waiting to hear from {named(sorted(case.away))}, finished", again_at=_recorded_at(case))
 
 
 def _the_work_cannot_begin_again(case: _Case) -> Decision | None:
@@ -485,6 +502,7 @@ _PHASES: tuple[Callable[[_Case], Decision | None], ...] = (
     _the_job_is_told_to_leave,
     _leavers_cannot_be_waited_for,
     _another_leads_on,
+    _a_finished_node_is_unheard,
     _the_work_cannot_begin_again,
     _there_is_no_world,
     _somebody_is_gone,
@@ -521,9 +539,10 @@ def _between_steps(case: _Case, reason: str, after: Callable[[int], Decision], p
 
 
 def _recorded_at(case: _Case) -> float | None:
-    """When to record those that have finished; None: there are none. Many finish together, and most jobs end then."""
+    """When to record those that have finished, or have gone since; None: there are none. Many finish together, and most
+    jobs end then."""
     timers = case.timers
-    if not case.unrecorded:
+    if not (case.unrecorded or case.unretired):
         timers.finished_since = None
         return None
     if timers.finished_since is None:

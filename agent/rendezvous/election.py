@@ -97,8 +97,7 @@ class Election:
         `since`: when this agent accepted it, if it did; `accepted_by_all`: see `Replica`.
         """
         before, self._record = self._record, round_
-        members = tuple(m.node for m in round_.members)
-        stands_now = self.leases.join(members, since, self._now, accepted_by_all=accepted_by_all)
+        stands_now = self.leases.join(round_.voters, since, self._now, accepted_by_all=accepted_by_all)
         if round_.says_more_than(before) and not self.leadership.proposed(round_):
             self._liveness.forgive_silence()
             if self._following is not None:
@@ -307,7 +306,7 @@ class Election:
                     if report is not None and member_status.goes_on(record, report):
                         return member
                     passing = passing or member
-                case MemberStatus.DONE if self._liveness.dead(member.node, self._now):
+                case MemberStatus.DONE if self._liveness.dead(member.node, self._now) or not record.votes(member.node):
                     pass
                 case MemberStatus.DONE if member.node not in record.finished_nodes:
                     return member  # it may be the only one that knows who else has finished, and is to record that
@@ -477,7 +476,7 @@ class Election:
         if self._agrees:
             # Members that are out of reach may be in a world. But nobody begins another one when the work is done.
             free = despairs or self._has_finished(record, own) or self._abandoned(record, own)
-            return (leader is None and free) or all(self._liveness.gone(m.node) for m in record.members)
+            return (leader is None and free) or all(map(self._liveness.gone, record.voters))
         # A newcomer need not try one dead member after another.
         stranger = record.member(*own.member.life) is None and not self._link_up
         return (leader is None or stranger) and self._abandoned(record, own)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from math import inf
 
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Effect
@@ -39,6 +40,7 @@ class Leader:
         self.reports: dict[str, Report] = {}
         """The newest report of each node heard, in the order in which the nodes came in their present lives."""
         self.leading = False
+        self._leads_since = -inf
         self.again_at: float | None = None
         """When `lead` must be called again without any news; None: with the next news."""
         self.spare_store: Address | None = None
@@ -119,9 +121,10 @@ class Leader:
         return node in self.reports and node not in self._out_of_touch
 
     def mark_gone(self, node: str) -> None:
-        """Drop the report of a node that is gone, or may be. What a finished node has reported stays true."""
+        """Drop the report of a node that is gone, or may be. What one has reported that has finished, or has failed for
+        all, stays true."""
         report = self.reports.get(node)
-        if report is not None and report.intent is not NodeIntent.FINISHED:
+        if report is not None and report.intent not in (NodeIntent.FINISHED, NodeIntent.FAILED):
             del self.reports[node]
         self._news = True
 
@@ -175,7 +178,7 @@ class Leader:
     def lead(self, round_: Round, now: float) -> list[Effect]:
         """Do what the leader of `round_` must do now. Returns the effects."""
         if not self.leading:
-            self.leading = True
+            self.leading, self._leads_since = True, now
             self._news = True
             self._timers = LeaderTimers(short_since=self._timers.short_since)
             for node in self._out_of_touch:  # their last report may have gone to another agent
@@ -204,8 +207,11 @@ class Leader:
             if (m.node in dead or m.node not in self.reports) and not self._liveness.gone(m.node)
         ]
         quiet = any(self._liveness.quiet(m.node, now) for m in round_.members if m.node not in dead)
+        # What they have reported is kept, and does not show that they are still there.
+        finished = round_.finished_nodes - dead - {self._node}
+        away = {node for node in finished if not self._liveness.heard_since(node, self._leads_since)}
         decision = decisions.decide(
-            round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now, quiet, self._node
+            round_, self.reports, dead, self.spare_store, self._timeouts, self._timers, now, quiet, self._node, away
         )
         seals = decision.proposal is not None
         if self._timeouts.converges:

@@ -56,7 +56,7 @@ class LeaseEnder:
             return []  # most beats
         self.deadline = None
         own = record.by_node.get(self._node)
-        if not liveness.leased or own is None:
+        if not liveness.leased or own is None or not record.votes(self._node):
             return []
         if news or own.lease_number != self._by:
             self._by, self._version = own.lease_number, record.version

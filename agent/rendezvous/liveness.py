@@ -98,6 +98,10 @@ class Liveness:
         if node in self._watched_since:
             self._bound = min(self._bound, now + self.tolerance_s)  # it may have been overdue until now
 
+    def heard_since(self, node: str, at: float) -> bool:
+        """Return whether `node` was heard at that time or later."""
+        return self._heard_at.get(node, -inf) >= at
+
     def answered(self, node: str, after_s: float, now: float) -> None:
         """Note how long `node` took to answer a beat. It counts as slow if all its last answers were.
 

@@ -16,7 +16,8 @@ below. An agent that loses the race sees a higher version and goes on from there
 - `fall_short`: a world, or a meeting, lost members and too few are left; those keep their places, paused. Also if the
   leader cannot be in the next world, so that those that can have to seal it.
 - `take_over`: all nodes in the record are gone, and a newcomer begins a new meeting.
-- `admit_nobody`: nodes have finished; the world stays as it is, nobody may join it, and nobody misses them.
+- `admit_nobody`: nodes have finished; the world stays as it is, nobody may join it, and nobody misses them. Those that
+  are not in touch any more are retired: they have no vote on the next record.
 - `preempt`: the whole job is told to leave; the world stays as it is until its workers have saved. `seal` and
   `fall_short` keep that.
 - `decide`: the workers' calls have an answer, under `--commit durable`; the world stays as it is.
@@ -62,6 +63,7 @@ def take_over(round_: Round, newcomer: Member, lost: tuple[str, ...]) -> Round:
         stepless=stepless,
         heir=None,
         finished=(),
+        retired=(),
         worked_s=0.0,  # nobody is left who has what came of it
         finishing=round_.finishing and round_.preemption is None,  # a preempted job goes on
         preemption=None,
@@ -91,6 +93,7 @@ def fall_short(round_: Round, stay: list[Member], lost: tuple[str, ...], begins_
         lost=lost,
         finishing=_is_finishing(round_, begins_again),
         finished=(),
+        retired=(),
         preemption=_at_once(following.preemption),
     )
 
@@ -125,6 +128,7 @@ def seal(
         lost=lost,
         finishing=_is_finishing(round_, begins_again),
         finished=(),
+        retired=(),
         preemption=_at_once(following.preemption),
     )
 
@@ -148,10 +152,19 @@ def _at_once(preemption: Preemption | None) -> Preemption | None:
     return None if preemption is None else preemption.model_copy(update={"after": 0})
 
 
-def admit_nobody(round_: Round, finished: Iterable[int] = ()) -> Round:
-    """Return the same world, closed to newcomers because nodes have finished: the members at these places, too."""
-    places = tuple(sorted({*round_.finished, *finished}))
-    return replace(_next(round_), finishing=True, finished=places, leave_after=round_.leave_after)
+def admit_nobody(round_: Round, finished: Iterable[int] = (), retired: Iterable[int] = ()) -> Round:
+    """Return the same world, closed to newcomers because nodes have finished: the members at these places, too.
+
+    `retired`: the places of those that are not in touch any more. As long as they had a vote, the others could go on
+    without a further node only if it ended while they were there to see it.
+    """
+    return replace(
+        _next(round_),
+        finishing=True,
+        finished=tuple(sorted({*round_.finished, *finished})),
+        retired=tuple(sorted({*round_.retired, *retired})),
+        leave_after=round_.leave_after,
+    )
 
 
 def attest(round_: Round, witness: str) -> Round:

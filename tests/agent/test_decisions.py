@@ -353,9 +353,20 @@ def test_a_job_that_is_finishing_may_fall_below_the_minimum() -> None:
     job = replace(JOB, min_nodes=2)
     finishing = sealed(A, B, job=job, finishing=True)
     recorded = replace(finishing, finished=(1,))
-    assert decide(recorded, ready(A), Report(B, NodeIntent.FINISHED, done=(0,)), dead="b").reason == "nothing to do"
-    assert decide(recorded, ready(A), dead="b").reason == "nothing to do", "nobody who has heard it need be left"
+    assert decide(recorded, ready(A), B_DONE).reason == "nothing to do"
+    retired = replace(recorded, retired=(1,))
+    assert decide(retired, ready(A), dead="b").reason == "nothing to do", "nobody who has heard it need be left"
     assert members(decide(finishing, ready(A), ready(B), dead="b")) == ["a"]
+
+
+def test_who_has_finished_and_is_gone_is_retired() -> None:
+    finishing = sealed(A, B, C, finishing=True)
+    for record in (finishing, replace(finishing, finished=(1,))):
+        proposal = decide(record, ready(A), B_DONE, ready(C), dead="b").proposal
+        assert proposal is not None
+        assert (proposal.number, proposal.finished, proposal.retired) == (finishing.number, (1,), (1,))
+    retired = replace(finishing, finished=(1,), retired=(1,))
+    assert decide(retired, ready(A), B_DONE, ready(C), dead="b").proposal is None
 
 
 # --- whatever it has heard
@@ -567,14 +578,17 @@ def test_nodes_that_finish_together_are_recorded_together() -> None:
 # --- where each new world begins all work again
 
 
-def decide_hard(round_: Round, *reports: Report, dead: str = "") -> Decision:
+def decide_hard(round_: Round, *reports: Report, dead: str = "", away: str = "") -> Decision:
     heard = {report.member.node: report for report in reports}
     timeouts = replace(TIMEOUTS, begins_again=True, broken_s=0.0)
-    return decisions.decide(round_, heard, set(dead.split()), STORE, timeouts, LeaderTimers(), 0.0, leader="a")
+    return decisions.decide(
+        round_, heard, set(dead.split()), STORE, timeouts, LeaderTimers(), 0.0, leader="a", away=away
+    )
 
 
 TWO = replace(JOB, min_nodes=2, max_nodes=2)
 HALF_DONE = replace(sealed(A, B, job=TWO, finishing=True), finished=(1,))
+HALF_RETIRED = replace(HALF_DONE, retired=(1,))
 B_DONE = Report(B, NodeIntent.FINISHED, done=(0,), told=1)
 
 
@@ -600,11 +614,18 @@ def test_under_hard_nothing_is_a_success_but_the_whole() -> None:
 
 
 def test_under_hard_the_job_ends_if_who_has_finished_is_missed_and_gone() -> None:
-    assert decide_hard(HALF_DONE, ready(A), dead="b") == Decision("nothing to do")
-    decision = decide_hard(HALF_DONE, ready(A, broken_round=1), dead="b")
+    assert decide_hard(HALF_RETIRED, ready(A), dead="b") == Decision("nothing to do")
+    decision = decide_hard(HALF_RETIRED, ready(A, broken_round=1), dead="b")
     assert decision.proposal is not None
     assert decision.proposal.phase is Phase.CLOSED
     assert decision.proposal.outcome == "the work has to begin again on 2 nodes, but b has finished and gone"
+
+
+def test_under_hard_a_new_leader_waits_to_hear_who_has_finished() -> None:
+    """It is to work again if it is there."""
+    decision = decide_hard(HALF_DONE, ready(A, broken_round=1), B_DONE, away="b")
+    assert decision == Decision("waiting to hear from b, finished")
+    assert members(decide_hard(HALF_DONE, ready(A, broken_round=1), B_DONE)) == ["a", "b"]
 
 
 # --- faults that come together, and the end of the work

@@ -62,6 +62,13 @@ def test_who_has_finished_leads_until_it_is_recorded() -> None:
     assert leader(Report(A, NodeIntent.FINISHED), ready(B), record=replace(WORLD, finished=(0,))) == "b"
 
 
+def test_who_is_retired_does_not_lead() -> None:
+    everybody = replace(WORLD, finished=(0, 1, 2))
+    done = [Report(each, NodeIntent.FINISHED) for each in (A, B, C)]
+    assert leader(*done, record=everybody) == "a"
+    assert leader(*done, record=replace(everybody, retired=(0,))) == "b"
+
+
 def test_what_was_said_of_an_earlier_record_holds_no_more() -> None:
     assert leader(ready(A, yields=WORLD.version - 1)) == "a"
     assert leader(ready(A, hands_over=WORLD.version - 1)) == "a"

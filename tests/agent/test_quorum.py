@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -20,27 +21,31 @@ subset = st.sets(st.sampled_from("abcdefghw"))
 witness = st.sampled_from(["", "w"])
 
 
-def world(size: int, witness: str) -> Round:
-    return replace(sealed(*(member(name) for name in "abcdefgh"[:size])), witness=witness)
+def world(size: int, witness: str, retired: Collection[int] = ()) -> Round:
+    gone = tuple(sorted(place for place in retired if place < size))
+    return replace(sealed(*(member(name) for name in "abcdefgh"[:size])), witness=witness, finished=gone, retired=gone)
 
 
-@given(st.integers(1, 7), witness, subset, subset)
-def test_any_two_share_a_voter(size: int, witness: str, one: set[str], other: set[str]) -> None:
-    round_ = world(size, witness)
+places = st.sets(st.integers(0, 7), max_size=4)
+
+
+@given(st.integers(1, 7), witness, places, subset, subset)
+def test_any_two_share_a_voter(size: int, witness: str, retired: set[int], one: set[str], other: set[str]) -> None:
+    round_ = world(size, witness, retired)
     if is_quorum(round_, one) and is_quorum(round_, other):
-        assert one & other & {*round_.by_node, witness}
+        assert one & other & {*round_.voters, witness}
 
 
-@given(st.integers(1, 7), witness, subset, subset, subset, subset)
+@given(st.integers(1, 7), witness, places, subset, subset, subset, subset)
 def test_any_two_share_a_voter_also_if_they_do_not_count_the_same_members(
-    size: int, witness: str, one: set[str], other: set[str], ended: set[str], ended_there: set[str]
+    size: int, witness: str, retired: set[int], one: set[str], other: set[str], ended: set[str], ended_there: set[str]
 ) -> None:
     """But for what they have read in last words: see the head of the module."""
-    round_ = world(size, witness)
+    round_ = world(size, witness, retired)
     ended, ended_there = ended - {witness}, ended_there - {witness}
     one, other = one - ended - ended_there, other - ended
     if is_quorum(round_, one, ended) and is_quorum(round_, other, ended_there):
-        assert one & other & {*round_.by_node, witness}
+        assert one & other & {*round_.voters, witness}
 
 
 @given(st.integers(1, 7), witness, subset, subset)
@@ -99,6 +104,11 @@ def test_who_is_not_a_member_does_not_count() -> None:
 )
 def test_who_has_ended_is_not_counted(ended: str, nodes: str, enough: bool) -> None:
     assert is_quorum(FOUR, set(nodes), set(ended)) is enough
+
+
+@pytest.mark.parametrize(("nodes", "enough"), [("bc", True), ("bd", True), ("cd", True), ("ab", False), ("ad", False)])
+def test_who_is_retired_is_not_counted(nodes: str, enough: bool) -> None:
+    assert is_quorum(world(4, "", {0}), set(nodes)) is enough
 
 
 def test_of_nobody_there_is_none() -> None:

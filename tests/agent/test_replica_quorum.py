@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from one_replica import FAST, FIRST, JOB, SECOND, A, Agent, Ask, B, C, D, Vow, after
-from values import member, of_job, sealed, words_of
+from values import following, member, of_job, sealed, words_of
 
 from softrun.agent.protocol.model import (
     Accepted,
@@ -39,6 +39,15 @@ def test_exactly_half_go_on_without_the_silent_ones_only_with_the_first_member(
         agent.silent.add("a")  # the first member does not answer, either
     assert bool(agent.propose(after(agent.record, member(node)))) is decides
     assert agent.replica.short is not decides
+
+
+def test_who_has_finished_has_a_vote_until_it_is_retired() -> None:
+    finished = replace(FIRST, finishing=True, finished=(2,))
+    for record in (finished, replace(finished, retired=(2,))):
+        agent = Agent("a", record=record)
+        agent.silent |= {"b", "c"}
+        alone = following(record, number=2, members=(A,), finished=(), retired=())
+        assert bool(agent.propose(alone)) is bool(record.retired), "then it is one of two, and the first"
 
 
 def test_nothing_is_proposed_that_cannot_be_decided() -> None:

@@ -70,6 +70,8 @@ class Scribe(Watcher):
             self._write("record: closed" + (f", failed: {after.outcome}" if after.outcome else ""))
         elif before is not None and before.finishing and set(after.finished) > set(before.finished):
             self._write(f"record: {' '.join(sorted(after.finished_nodes - before.finished_nodes))} finished")
+        elif before is not None and set(after.retired) > set(before.retired):
+            self._write(f"record: {' '.join(sorted({*before.voters} - {*after.voters}))} has no vote any more")
         elif before is not None and after.preemption is not None and after.number == before.number:
             self._write(f"record: round {after.number} is left for good after step {after.preemption.after}")
         elif before is not None and after.number == before.number and after.finishing and not before.finishing:

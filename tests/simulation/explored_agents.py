@@ -90,7 +90,8 @@ class Agent:
     @property
     def works(self) -> bool:
         """Whether its workers may complete a step."""
-        return self.alive and self.is_placed and not self.paused and self.now < self.leases.until
+        at_work = self.is_placed and not (self.paused or self.node in self.record.finished_nodes)
+        return self.alive and at_work and self.now < self.leases.until
 
     def is_dead(self, node: str) -> bool:
         """Whether it takes `node` for dead."""
@@ -103,7 +104,8 @@ class Agent:
 
     @property
     def leader(self) -> str:
-        return next((m.node for m in self.record.members if not self.is_dead(m.node)), "")
+        living = [node for node in self.record.voters if not self.is_dead(node)]
+        return next((node for node in living if node not in self.record.finished_nodes), next(iter(living), ""))
 
     @property
     def leads(self) -> bool:
@@ -113,27 +115,35 @@ class Agent:
     def wish(self) -> Round | None:
         """The record that it would propose now. Ask one that is not changed any more."""
         record = self.record
+        after = replace(record, version=record.version + 1)
         if self.is_left_alone:
-            return replace(record, version=record.version + 1, number=record.number + 1, members=(self.member,))
+            return replace(after, number=record.number + 1, members=(self.member,), finished=(), retired=())
         if not self.leads:
             return None
-        lost = tuple(m.node for m in record.members if self.is_dead(m.node))
+        dead = {m.node for m in record.members if self.is_dead(m.node)}
+        lost = tuple(m.node for m in record.members if m.node in dead and m.node not in record.finished_nodes)
         back = [
             n
             for n, at in self.heard_at.items()
             if n not in (*record.by_node, WITNESS) and at == self.now and n not in self.gone
         ]
         witness = self._witness()
-        if not (lost or back) and witness == record.witness:
-            return None
-        stay = [m for m in record.members if m.node not in lost]
+        if not (lost or back):
+            retired = tuple(
+                place for place, m in enumerate(record.members) if m.node in dead or place in record.retired
+            )
+            if (retired, witness) == (record.retired, record.witness):
+                return None
+            return replace(after, lost=(), witness=witness, retired=retired)
+        stay = [m for m in record.members if m.node not in dead]
         return replace(
-            record,
-            version=record.version + 1,
+            after,
             number=record.number + 1,
             members=(*stay, *(member(node) for node in sorted(back))),
             lost=lost,
             witness=witness,
+            finished=(),
+            retired=(),
         )
 
     def _witness(self) -> str:
@@ -144,8 +154,8 @@ class Agent:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether all members of the record have ended, and it is none of them."""
-        return not self.is_placed and all(node in self.gone for node in self.record.by_node)
+        """Whether all voters of the record have ended, and it is none of them."""
+        return not self.record.votes(self.node) and all(node in self.gone for node in self.record.voters)
 
     # --- what happens to it
 
@@ -198,8 +208,7 @@ class Agent:
         return [*effects, *self.follow()]
 
     def _adopt(self) -> None:
-        members = tuple(m.node for m in self.record.members)
-        self.leases.join(members, self.replica.since, self.now, accepted_by_all=self.replica.accepted_by_all)
+        self.leases.join(self.record.voters, self.replica.since, self.now, accepted_by_all=self.replica.accepted_by_all)
         self.paused = False
 
     def follow(self) -> list[do.Effect]:
@@ -307,7 +316,10 @@ def _copied(part: _Part) -> _Part:
 
 def record_key(round_: Round | None) -> Hashable:
     """What it is, for comparing."""
-    return round_ and (round_.version, round_.lineage, tuple(round_.by_node), round_.lost, round_.name, round_.witness)
+    if round_ is None:
+        return None
+    what = round_.number, tuple(round_.by_node), round_.finished, round_.retired
+    return round_.version, round_.lineage, *what, round_.lost, round_.name, round_.witness
 
 
 def _of_change(change: Change | None) -> Hashable:

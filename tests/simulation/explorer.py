@@ -2,9 +2,10 @@
 
 The replicas and the leases are the real ones. What an engine does around them is written here in its shortest form: an
 agent takes a member for dead that it has not heard for the tolerance, unless it owes it more; the first member that
-lives leads; the leader proposes a record without the dead and with whoever has come back, and that names the witness
-if it hears it; an agent whose proposal cannot be decided pauses its workers; one that was left behind begins a job of
-its own once all the others are known to have ended. A job of two may have a witness for its third.
+lives leads, one that has finished if no other does; the leader proposes a record without the dead and with whoever has
+come back, in which all work, and that names the witness if it hears it; if all that it misses have finished, it retires
+them instead; an agent whose proposal cannot be decided pauses its workers; one that was left behind begins a job of its
+own once all the others are known to have ended. A job of two may have a witness for its third.
 
     deliver    the next message of one link; the turn in which it arrives may also be that in which the agent proposes,
                from the record that it had before. What does not decide anything is delivered as soon as it is the next

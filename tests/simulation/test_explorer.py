@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from one_replica import FIRST, JOB, A, B
+from one_replica import FIRST, JOB, A, B, C
 from values import of_job, sealed
 
 from simulation.explored_agents import WITNESS
@@ -13,6 +13,7 @@ from simulation.mutants.mutant import Mutant
 from softrun.agent.protocol.model import Accept, Accepted, Decided
 
 PAIR = of_job(JOB, sealed(A, B), witness=WITNESS)
+FINISHED = of_job(JOB, sealed(A, B, C, finishing=True), finished=(2,))
 VOTES = (Accept, Accepted, Decided)
 BOUNDS = {
     "isolated twice": (FIRST, Bounds(ticks=3, absences=2, kinds=("isolate",)), 65_000),
@@ -24,6 +25,16 @@ BOUNDS = {
         18_000,
     ),
     "a pair with a witness": (PAIR, Bounds(ticks=3, absences=1, kinds=("isolate",)), 17_000),
+    "one has finished and falls silent": (
+        FINISHED,
+        Bounds(ticks=3, absences=2, kinds=("isolate",), slow=VOTES),
+        36_000,
+    ),
+    "one has finished and ends": (
+        FINISHED,
+        Bounds(ticks=3, absences=1, ends=2, kinds=("isolate",), slow=(Accept,)),
+        13_000,
+    ),
     "of which one ends": (PAIR, Bounds(ticks=3, absences=1, ends=1, kinds=("isolate",), versions=1), 17_000),
 }
 """The first record, what may happen, and how many different worlds that makes at the least. `scripts/soak --explore`

@@ -68,10 +68,12 @@ def run(seed: int) -> None:
 
 
 def _go(cluster: Cluster, node: Node, rng: random.Random, *, kept: bool) -> None:
-    """`kept`: the agents keep the record, so most of them have to be there."""
+    """`kept`: the agents keep the record, so most of those that have a vote have to be there."""
     way = rng.choice(("by a signal", "killed", "with its host"))
+    record = cluster.store.round
+    assert record is not None
     up = sum(other.alive for other in cluster.nodes.values())
-    if not node.alive or (kept and 2 * (up - 1) <= len(cluster.nodes)):
+    if not node.alive or (kept and 2 * (up - 1) <= len(record.voters)):
         return
     if way == "by a signal":
         cluster.deliver(node, Signalled(SIGTERM))

@@ -71,6 +71,17 @@ def goes_back_to_older_records() -> list[Patch]:
     return [(Replica, "compare", lambda self, node, round_: None), (Replica, "kin", wrong)]
 
 
+@mutant(test="test_replica_quorum.py::test_who_has_finished_has_a_vote_until_it_is_retired")
+def does_not_count_the_finished_that_it_misses() -> list[Patch]:
+    """They would have to be retired by the record first."""
+    right = replica.is_quorum
+
+    def wrong(round_: Round, nodes: Collection[str], ended: Collection[str] = ()) -> bool:
+        return right(round_, nodes, {*ended, *(round_.finished_nodes - set(nodes))})
+
+    return [(replica, "is_quorum", wrong)]
+
+
 @mutant("OneHistory", job="with a witness")
 def counts_a_silent_witness() -> list[Patch]:
     right = replica.is_quorum

@@ -26,6 +26,7 @@ Job = Literal[
     "of four",
     "where nothing happens",
     "whose nodes finish and go",
+    "of any ending",
     "none",
 ]
 NEAR = Path(__file__).with_name("near.json")

@@ -118,6 +118,18 @@ def forgets_who_has_finished() -> list[Patch]:
     return [(member_status, "status_of", wrong)]
 
 
+@mutant("EndsAsTheModelSays", job="of any ending")
+def never_retires_who_has_finished() -> list[Patch]:
+    return [(decisions._Case, "unretired", ())]
+
+
+@mutant(test="test_decisions.py::test_under_hard_a_new_leader_waits_to_hear_who_has_finished")
+def takes_the_finished_for_living() -> list[Patch]:
+    """Who begins to lead has their reports from before."""
+    phases = tuple(phase for phase in decisions._PHASES if phase is not decisions._a_finished_node_is_unheard)
+    return [(decisions, "_PHASES", phases)]
+
+
 @mutant(test="test_decisions.py::test_under_hard_nothing_is_a_success_but_the_whole")
 def hard_takes_a_part_for_the_whole() -> list[Patch]:
     return [(decisions._Case, "begins_again", False)]
