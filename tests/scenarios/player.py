@@ -248,6 +248,7 @@ class Player:
             case ["heal"]:
                 self.cluster.network.heal()
             case ["worker", name, "exits", code]:
+                self._process(name).leaving = code == "0"
                 self.cluster.workers.end(self._process(name), int(code))
             case ["worker", name, "leaves"]:
                 process = self._process(name)
