@@ -194,7 +194,7 @@ class _Case:
 
     @cached_property
     def unretired(self) -> list[int]:
-        """The places of those that still have a vote."""
+        """The places of those that have finished and gone, and still have a vote."""
         gone = {node for node in self.gone if self.round.votes(node)}
         return [place for place, m in enumerate(self.round.members) if m.node in gone] if gone else []
 

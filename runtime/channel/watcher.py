@@ -18,6 +18,12 @@ STOP_S = 5.0
 """How long a callback under way is waited for."""
 
 _log = logging.getLogger("softrun.runtime")
+_watchdog_log = logging.getLogger("watchdog.observers.inotify")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether watchdog says more than that a file was closed just when the watch was stopped: that is no error."""
+    return not record.getMessage().endswith("called when the thread is inactive")
 
 
 class DirectoryWatcher:
@@ -40,6 +46,7 @@ class DirectoryWatcher:
             from watchdog.events import FileClosedEvent
             from watchdog.observers.inotify import InotifyObserver
 
+            _watchdog_log.addFilter(_is_news)
             self._run(InotifyObserver(), [FileClosedEvent])
         except (ImportError, OSError) as error:
             from watchdog.observers.polling import PollingObserver

@@ -114,3 +114,15 @@ def test_it_stops_from_its_own_callback_and_twice(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     stopped.get(timeout=PATIENCE_S)
     watcher.stop()
+
+
+def test_that_a_file_was_closed_just_when_the_watch_stopped_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = DirectoryWatcher(tmp_path, lambda _: None)
+    watcher.start()
+    watcher.stop()
+    log = logging.getLogger("watchdog.observers.inotify")
+    log.error("InotifyEmitter.queue_events() called when the thread is inactive")
+    log.error("something else")
+    assert caplog.messages == ["something else"]

@@ -44,7 +44,8 @@ class Halves(Checker):
         if self.cluster.now < self.until:
             self._knew.setdefault(round_.name, (round_, set()))[1].add(node.name)
         self.has_third |= self.name not in ("", round_.lineage, round_.split_from)
-        if round_.phase is Phase.GIVEN_UP:
+        is_torn = self.name != "" and self.name in (round_.lineage, round_.split_from)
+        if round_.phase is Phase.GIVEN_UP and is_torn:  # not one that was founded beside it before
             self.gave_up.add(node.name)
 
     @property
