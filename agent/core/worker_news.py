@@ -198,7 +198,10 @@ class WorkerNews:
                     self._effects += self._workers.dismiss(now)
                 self._finish_if_done(now)
             case Stage.LEAVING if failure is not None and self._stages.succeeds:
-                self._stages.fails_after_all(failure)  # the job was done without it, but it was left to end by itself
+                # The job was done without it, but it was left to end by itself: it counts as it would have before.
+                recorded = self._answers.to(Trigger.WORKER_FAILURE) is Response.RECORD_FAILURE
+                if not (recorded and self._workers.finished()):
+                    self._stages.fails_after_all(failure)
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; the engine looks whether all have
             case Stage.FINISHED | Stage.ENDED:

@@ -130,7 +130,7 @@ def _of_round(round_: Round, *, whole: bool = True) -> Iterator[str]:
         yield "retired names a member twice"
     if whole and not set(round_.retired) <= set(round_.finished):
         yield "retired names members that have not finished"
-    if round_.members and len(round_.retired) == len(round_.members):
+    if whole and round_.members and len(round_.retired) == len(round_.members):
         yield "all members are retired, so none has a vote"
     if round_.witness in round_.by_node:
         yield f"member {_shown(round_.witness)} is the witness as well"

@@ -18,6 +18,8 @@ from softrun.policies import WorkerFailure, load_policy
 from storm.endings import HARD, KILLED, Model, Worker, draw_event, draw_job
 
 SEEDS = 60
+AT_ONCE = 20
+"""Seeds of one test."""
 SETTLES_S = 60.0
 """Longer than reapers tell how an agent has ended."""
 SIGTERM = 15
@@ -79,8 +81,9 @@ def befall(cluster: Cluster, what: str, at: Worker) -> None:
             cluster.crash(node)
 
 
-def test_jobs_end_as_the_model_says() -> None:
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_jobs_end_as_the_model_says(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
         run(seed)
 
 
