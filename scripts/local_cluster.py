@@ -98,7 +98,10 @@ class Node:
 
     def kill_all(self) -> float:
         """Kill the orphan reapers as well, so that nobody can tell of the end of this node."""
-        return self._kill(self.family())
+        family = self.family()
+        for pid in family:
+            send(pid, signal.SIGSTOP)  # or a reaper tells of the agent's end before its own comes
+        return self._kill(family)
 
     def _kill(self, pids: list[int]) -> float:
         at = time.monotonic()
