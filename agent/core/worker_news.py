@@ -200,7 +200,7 @@ class WorkerNews:
             case Stage.LEAVING if failure is not None and self._stages.succeeds:
                 # The job was done without it, but it was left to end by itself: it counts as it would have before.
                 recorded = self._answers.to(Trigger.WORKER_FAILURE) is Response.RECORD_FAILURE
-                if not (recorded and self._workers.finished()):
+                if not (recorded and self._workers.finished()) or self._workers.is_unmet(failure.local_rank):
                     self._stages.fails_after_all(failure)
             case Stage.RESTARTING | Stage.LEAVING:
                 pass  # they were asked to end; the engine looks whether all have

@@ -125,22 +125,25 @@ def test_who_has_left_its_call_tells_by_its_exit_code_how_its_node_has_fared(
     assert end.result.outcome is outcome
 
 
+@pytest.mark.parametrize("unmet", [True, False])
 @pytest.mark.parametrize("ends_first", [True, False])
-def test_a_recorded_failure_beside_finished_work_is_none_of_the_node_whenever_it_comes(ends_first: bool) -> None:
-    """One has left its call, unfit, and its process takes its time to end."""
+def test_what_a_recorded_failure_beside_finished_work_means_does_not_hang_on_when_it_comes(
+    ends_first: bool, unmet: bool
+) -> None:
+    """One has left its call, unfit or because its peers were not there in time; its process takes its time to end."""
     agent = working(2, failure="record")
-    agent.say(1, gone=True, ends=True)
+    agent.say(1, gone=True, ends=True, unmet=unmet)
     smaller = sealed(member("a", workers=1), member("b"), number=2)
     agent.record(smaller)
     if ends_first:
         agent.see(saw.WorkerExited(1, 1, 1))
-    agent.see(saw.WorkerExited(0, 1, 0))
-    seen = agent.record(transitions.close(smaller, ""))
+    seen = agent.see(saw.WorkerExited(0, 1, 0))
+    seen += agent.record(transitions.close(smaller, ""))
     if not ends_first:
         assert not any(isinstance(e, do.End) for e in seen)
         seen = agent.see(saw.WorkerExited(1, 1, 1))
     (end,) = (e for e in seen if isinstance(e, do.End))
-    assert end.result.outcome is do.Outcome.SUCCEEDED
+    assert end.result.outcome is (do.Outcome.WORKERS_FAILED if unmet else do.Outcome.SUCCEEDED)
 
 
 @pytest.mark.parametrize("worked", [True, False])
