@@ -15,6 +15,7 @@ from collections.abc import Callable
 from softrun.agent.core.engine import Engine
 from softrun.agent.links.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue
+from softrun.agent.loop.ready_files import handle_ready
 from softrun.agent.proof.testament import Words
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.codec import encode_message
@@ -85,8 +86,7 @@ class Driver:
                 deadline = self._engine.deadline()
                 wanted = [at for at in (deadline, self._links.deadline()) if at is not None]
                 timeout = min(max(0.0, min(wanted) - self._clock()), LONGEST_SLEEP_S) if wanted else None
-            events = self._selector.select(timeout)
-            came = {key.data(mask) for key, mask in events}
+            came = handle_ready(self._selector, timeout)
             now = self._clock()
             quick = came == {ONLY_CALLS} and now < looked_at + CALLS_S
             if quick:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from softrun.agent.consensus.witness import Witness
 from softrun.agent.links.links import Links
 from softrun.agent.loop.observation_queue import ObservationQueue
+from softrun.agent.loop.ready_files import handle_ready
 from softrun.agent.protocol import effects as do
 from softrun.agent.protocol.effects import Result
 from softrun.agent.protocol.printable import printable
@@ -44,8 +45,7 @@ def run_witness(
                     _carry_out(effect, links)
             due = links.deadline()
             timeout = min(max(0.0, due - boottime()), LONGEST_SLEEP_S) if due is not None else None
-            for key, mask in selector.select(timeout):
-                key.data(mask)
+            handle_ready(selector, timeout)
             links.sweep()
     finally:
         links.close()

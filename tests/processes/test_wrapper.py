@@ -133,7 +133,7 @@ def test_the_first_world_of_a_call_has_every_rank_that_the_job_has(
     time.sleep(2.0)  # longer than both limits of those that have come; nothing tells that they wait
     (tmp_path / "comes").touch()
     assert node.wait() == 0, node.output()
-    assert {path.name for path in tmp_path.glob("*-of-*")} == {"0-of-3", "1-of-3", "2-of-3"}
+    assert {path.name for path in tmp_path.glob("*-of-*")} == {"0-of-3", "1-of-3", "2-of-3"}, node.output()
 
 
 def test_a_job_whose_ranks_do_not_meet_in_time_has_failed(cluster: LocalCluster, start: Start, tmp_path: Path) -> None:

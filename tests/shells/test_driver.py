@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from softrun.agent.loop.driver import CALLS_S, Driver
 from softrun.agent.loop.observation_queue import ObservationQueue
+from softrun.agent.loop.ready_files import handle_ready
 from softrun.agent.protocol.effects import Effect, End, Outcome, Result
 from softrun.agent.protocol.observations import Observation, Signalled, Tick
 from softrun.agent.workers.call_lines import ONLY_CALLS
@@ -25,9 +28,15 @@ class Calm(selectors.DefaultSelector):
     def __init__(self, comes: Callable[[float | None], list[object]]) -> None:
         super().__init__()
         self._comes = comes
+        self._ready: dict[int, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        return [(selectors.SelectorKey(0, 0, 0, lambda _, what=what: what), 1) for what in self._comes(timeout)]
+        came = enumerate(self._comes(timeout))
+        self._ready = {fd: selectors.SelectorKey(fd, fd, 1, lambda _, what=what: what) for fd, what in came}
+        return [(key, 1) for key in self._ready.values()]
+
+    def get_map(self) -> Any:
+        return self._ready
 
 
 class Agent:
@@ -107,3 +116,48 @@ def test_when_calls_cease_all_is_looked_at_soon() -> None:
     assert agent.driver.run() == DONE
     assert [at for at in agent.listened if 0.003 < at <= 0.003 + CALLS_S + 2 * STEP_S]
     assert len(agent.listened) <= 4
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_file_that_is_closed_when_another_is_ready_is_left_alone(first: int) -> None:
+    """As a worker's exit closes the pipe on which its function says that it has returned; both may be ready at once."""
+    with selectors.DefaultSelector() as selector:
+        pairs = [socket.socketpair() for _ in range(2)]
+        called: list[int] = []
+
+        def ready(number: int) -> int:
+            called.append(number)
+            for ours, theirs in pairs:
+                selector.unregister(ours)
+                ours.close()
+                theirs.close()
+            return number
+
+        for number in (first, 1 - first):
+            ours, theirs = pairs[number]
+            selector.register(ours, selectors.EVENT_READ, lambda _mask, number=number: ready(number))
+            theirs.send(b"ready")
+        assert handle_ready(selector, 1.0) == {*called}
+        assert len(called) == 1
+
+
+def test_another_file_of_the_same_number_is_not_taken_for_it() -> None:
+    with selectors.DefaultSelector() as selector:
+        (ours, theirs), (second, its), (new, news) = (socket.socketpair() for _ in range(3))
+        called: list[str] = []
+
+        def ready(other: socket.socket) -> None:
+            called.append("first")
+            number = other.fileno()
+            selector.unregister(other)
+            os.dup2(new.fileno(), number)
+            selector.register(number, selectors.EVENT_READ, lambda _mask: called.append("another"))
+
+        selector.register(ours, selectors.EVENT_READ, lambda _mask: ready(second) if not called else None)
+        selector.register(second, selectors.EVENT_READ, lambda _mask: ready(ours) if not called else None)
+        theirs.send(b"ready")
+        its.send(b"ready")
+        handle_ready(selector, 1.0)
+        assert called == ["first"]
+        for each in (ours, theirs, second, its, new, news):
+            each.close()
