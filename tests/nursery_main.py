@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import random
@@ -34,6 +35,8 @@ LEFT_ALONE: dict[str, types.ModuleType] = {}
 """The modules that were imported here."""
 READ_AT_THE_START = ("PYTHON", "LD_", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_", "RES_", "LOCALDOMAIN")
 """What begins so is read when Python, or torch, begins."""
+RANK_OF_OTHERS = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
+"""What another launcher tells the ranks that it starts."""
 READ_LATER = ("TORCH_NCCL_", "TORCH_FR_")
 """But this is not: it is read when a group is made."""
 
@@ -135,7 +138,39 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 class Spare:
-    """A fork of a launcher from before it is one, which becomes its first fork server, or ends with it."""
+    """A fork of a process from before the program begins: it becomes what the program starts first, or ends with it."""
+
+    def __init__(self) -> None:
+        self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if not self.pid:
+            self.orders.close()
+            interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            message, descriptors, _, _ = socket.recv_fds(theirs, MESSAGE_BYTES, 1)
+            if not message:
+                os._exit(0)
+            theirs.close()
+            signal.signal(signal.SIGINT, interrupted)
+            order = json.loads(message)
+            set_environment(order["env"])
+            show_environment()
+            self.serve(order, descriptors[0])  # it ends, and so does what it forks, with the interpreter
+            sys.exit()
+        theirs.close()
+
+    def begin(self, order: dict[str, Any], descriptor: int) -> Child:
+        """Have it become what the order says."""
+        socket.send_fds(self.orders, [json.dumps(order).encode()], [descriptor])
+        process, self.pid = Child(self.pid), 0
+        return process
+
+    def serve(self, order: dict[str, Any], descriptor: int) -> None:
+        """What it becomes."""
+        raise NotImplementedError
+
+
+class SpareForkServer(Spare):
+    """Of a launcher."""
 
     def __init__(self, environment: dict[str, str] | None) -> None:
         """`environment` is what torch has read when it was imported; None if that plays no part."""
@@ -143,12 +178,7 @@ class Spare:
 
         self._environment = environment
         self._starts_another, fork_server.start = fork_server.start, self.start
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.pid = os.fork()
-        if not self.pid:
-            self._orders.close()
-            self._stand_by(theirs)
-        theirs.close()
+        super().__init__()
 
     def start(self, command: list[str], environment: dict[str, str], descriptor: int) -> Any:
         """As `fork_server.start`, which is what a second one is started by."""
@@ -158,30 +188,46 @@ class Spare:
         is_alike = self._environment is None or alike(environment, self._environment)
         if not self.pid or flags != SCRIPT_FLAGS or not is_alike:
             return self._starts_another(command, environment, descriptor)
-        order = {"argv": command[1 + len(flags) :], "env": environment}
-        socket.send_fds(self._orders, [json.dumps(order).encode()], [descriptor])
-        self._orders.close()
-        process, self.pid = Child(self.pid), 0
+        process = self.begin({"argv": command[1 + len(flags) :], "env": environment}, descriptor)
+        self.orders.close()
         return process
 
-    def _stand_by(self, orders: socket.socket) -> None:
+    def serve(self, order: dict[str, Any], descriptor: int) -> None:
         from softrun.agent.workers import fork_server_main
 
-        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        message, (*descriptors,), _, _ = socket.recv_fds(orders, MESSAGE_BYTES, 1)
-        if not message:
-            os._exit(0)
-        order = json.loads(message)
-        orders.close()
         os.setsid()
-        signal.signal(signal.SIGINT, interrupted)
-        set_environment(order["env"])
-        show_environment()
         program, _, *rest = order["argv"]
-        sys.argv[:] = [program, str(descriptors[0]), *rest]
+        sys.argv[:] = [program, str(descriptor), *rest]
         del sys.path[0]
-        fork_server_main.main()  # it ends, and so does each worker, with the interpreter
-        sys.exit()
+        fork_server_main.main()
+
+
+class SpareAgent(Spare):
+    """Of a rank that no agent has started; the first wrapped call starts one for it."""
+
+    def __init__(self) -> None:
+        from softrun.runtime.inprocess.calls import light_agent
+
+        self._starts_another, light_agent._start = light_agent._start, self.start
+        super().__init__()
+
+    def start(self, request: str, descriptor: int) -> None:
+        """As `light_agent._start`, which is what a second one is started by."""
+        if not self.pid:
+            self._starts_another(request, descriptor)
+            return
+        order = {"request": request, "pid": os.getpid(), "env": dict(os.environ)}
+        self.begin(order, descriptor).wait()
+
+    def serve(self, order: dict[str, Any], descriptor: int) -> None:
+        from softrun.agent import adopt
+        from softrun.agent.workers.fork_server_main import show_command
+
+        show_command([sys.executable, "-m", adopt.__name__, str(order["pid"])])
+        sys.argv[:] = ["adopt", str(order["pid"])]
+        request = json.loads(order["request"]) | {"descriptor": descriptor}
+        sys.stdin = io.TextIOWrapper(io.BytesIO(json.dumps(request).encode()))
+        sys.exit(adopt.main())
 
 
 class Child:
@@ -247,9 +293,11 @@ def main() -> None:
     order = serve(socket.socket(fileno=int(sys.argv[1])))
     become(order)
     if order["words"][:2] == LAUNCHER:
-        Spare(imported_with)
+        SpareForkServer(imported_with)
     else:
         show_environment()
+        if order["env"].keys() >= RANK_OF_OTHERS:
+            SpareAgent()
     try:
         run(order["words"])
     except SystemExit:

@@ -71,13 +71,23 @@ def is_run_loop(thread: int) -> bool:
     return False
 
 
-def working() -> set[int]:
-    """The run loops that have something to do or to drop, but for those that wait for a peer.
+def run_loops() -> set[int]:
+    """The run loops of all gloo groups of this process."""
+    return {thread for thread in threads() if is_run_loop(thread)}
+
+
+def busy(loops: set[int]) -> set[int]:
+    """Those of these run loops that have something to do or to drop, or wait for a peer.
 
     One that waits for work waits without limit. One that wants the interpreter's lock looks again every few
     milliseconds. If the kernel does not tell, none is found.
     """
-    loops = {thread for thread in threads() if is_run_loop(thread) and _works(thread)}
+    return {thread for thread in loops if _works(thread)}
+
+
+def working() -> set[int]:
+    """The run loops that have something to do or to drop, but for those that wait for a peer."""
+    loops = busy(run_loops())
     return loops and loops - {wait.thread for wait in waits(loops)}
 
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
-from softrun.runtime.groups import native
+from softrun.runtime.groups import gloo_waits, native
 from softrun.runtime.groups.books import has_group, retire_default_group
 from softrun.runtime.groups.forgotten import Watch
 from softrun.runtime.groups.gloo import Build, Connections, ask
@@ -246,6 +246,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         is_default = not has_group()
         _has_begun_default_group = _has_begun_default_group or is_default
         make_room()
+        earlier_loops = gloo_waits.run_loops() if is_default else set()
         connections = _connections_to_be(given)
         store = underlying_store(given.get("store"))
         with _building(Build(getattr(store, "port", None), connections, store)) as build:
@@ -257,7 +258,7 @@ def _noting_group(build_group: Callable[..., Any]) -> Callable[..., Any]:
         if is_default:
             _count_default_group()
         if is_default and noted is not None and noted.connections is not None:
-            hold(group)
+            hold(group, earlier_loops)
         if noted is not None and build.aborted:
             noted.cut()
         return result

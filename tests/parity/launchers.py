@@ -26,7 +26,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from nursery_main import Spare
+from nursery_main import SpareForkServer
 
 TIMEOUT_S = 100
 CORES = 2
@@ -189,7 +189,7 @@ def _launch(side: str, args: list[str]) -> int:
     if side == "softrun":
         from softrun.agent.cli import main as softrun
 
-        Spare(None)
+        SpareForkServer(None)
         return softrun(args)
     from torch.distributed.run import main as torchrun
 

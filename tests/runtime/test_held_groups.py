@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import Me, run
+from gloo_ranks import Me, ranks, run
 from torch.nn.parallel import DistributedDataParallel
 
+from fake_agent import wait_until
 from local_cluster import PATIENCE_S
-from softrun.runtime.groups import gloo_waits
+from softrun.runtime.groups import gloo_waits, held_groups
 from softrun.runtime.groups.group_registry import track_groups
 from softrun.runtime.groups.held_groups import let_go
 
@@ -95,6 +96,52 @@ def test_a_model_is_not_the_last_to_hold_its_group() -> None:
         return "through"
 
     assert run(work, 3) == ["through"] * 3
+
+
+def test_a_model_is_freed_although_its_group_still_waits_for_a_peer() -> None:
+    """As for the fraction of a second in which nobody has told gloo that a payload will not come."""
+
+    def body(me: Me) -> None:
+        track_groups()
+        if me.rank < 2:
+            me.build("first", size=2)
+            model = DistributedDataParallel(torch.nn.Linear(8, 8))
+            me.say("built")
+            me.hear()
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            dist.destroy_process_group()
+        for name in ("second", "third", "fourth"):
+            me.build(name, rank=me.rank // 2, size=2)
+            dist.destroy_process_group()
+        if me.rank == 0:
+            assert not work.is_completed()
+            del model
+            me.say("freed")
+
+    with ranks(body, 3) as (one, stopped, _):
+        assert [one.says(), stopped.says()] == ["built", "built"]
+        stopped.stop()
+        wait_until(stopped.is_stopped, "a stopped rank")
+        one.tell()
+        assert one.says() == "freed"
+
+
+def test_a_group_in_which_nothing_works_is_not_held_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo's loop may take a whole core until it is freed."""
+    monkeypatch.setattr(held_groups, "KEPT_S", 0.0)
+
+    def work(me: Me) -> str:
+        track_groups()
+        for name in ("first", "second"):
+            me.build(name)
+            loops = gloo_waits.run_loops()
+            if name == "first":
+                first = loops
+                dist.destroy_process_group()
+        wait_until(lambda: not first & gloo_waits.run_loops(), "the first group to be freed")
+        return "through"
+
+    assert run(work, 2) == ["through"] * 2
 
 
 @pytest.mark.parametrize("told", ["", "what no kernel says"])
