@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 Start = Callable[..., Node]
 Losses = dict[int, str]
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "train_hsdp.py")
-STEPS = 80
+STEPS = 50
 REPLACE = ("--worker_failure=replace", "--max_restarts=3")
 
 
