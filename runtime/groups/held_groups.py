@@ -39,19 +39,21 @@ LOOK_AGAIN_S = 0.02
 
 _held: dict[int, Any] = {}  # the newest last
 _numbers = itertools.count()
-_is_replaced = threading.Event()  # ends the thread that frees the earlier ones
+_is_replaced = threading.Event()  # ends the thread that is to free the earlier ones
+_frees_earlier: threading.Thread | None = None
 _held_by_parents: list[Any] = []  # freeing these would wait for threads that are not here
 
 
 def hold(group: Any, earlier_loops: set[int]) -> None:
     """Hold a new default group with gloo, and free the earlier ones soon, once none of their threads works."""
-    global _is_replaced
+    global _is_replaced, _frees_earlier
     earlier = [*_held]
     _held[next(_numbers)] = group
     _is_replaced.set()
     if earlier:
         ends = _is_replaced = threading.Event()
-        native.start(partial(_free_earlier, earlier, earlier_loops, ends), "softrun-destroy", recall=ends.set)
+        free = partial(_free_earlier, earlier, earlier_loops, ends)
+        _frees_earlier = native.start(free, "softrun-destroy", recall=ends.set)
 
 
 def make_room() -> None:
@@ -62,6 +64,9 @@ def make_room() -> None:
 
 def let_go() -> None:
     """Hold none any more: what the groups' users had made with them is gone. Waits until they are freed."""
+    _is_replaced.set()
+    if _frees_earlier is not None:
+        _frees_earlier.join(FREED_S)
     if _held:
         native.start(partial(_free, [*_held]), "softrun-destroy").join(FREED_S)
 

@@ -112,6 +112,7 @@ def test_a_model_is_freed_although_its_group_still_waits_for_a_peer() -> None:
             dist.destroy_process_group()
         for name in ("second", "third", "fourth"):
             me.build(name, rank=me.rank // 2, size=2)
+            dist.barrier()
             dist.destroy_process_group()
         if me.rank == 0:
             assert not work.is_completed()
@@ -134,9 +135,9 @@ def test_a_group_in_which_nothing_works_is_not_held_for_long(monkeypatch: pytest
         track_groups()
         for name in ("first", "second"):
             me.build(name)
-            loops = gloo_waits.run_loops()
+            dist.barrier()
             if name == "first":
-                first = loops
+                first = gloo_waits.run_loops()
                 dist.destroy_process_group()
         wait_until(lambda: not first & gloo_waits.run_loops(), "the first group to be freed")
         return "through"
