@@ -2,7 +2,7 @@
 
 Each takes 10 ms or more: gloo waits for its thread, which checks every 10 ms whether to end. So the groups of a world
 that is over are kept for a while and destroyed in a thread, including those that a trainer's own variables hold until
-it has built new ones.
+it has built new ones. They are kept until nothing works in them: a model may hold one for longer (held_groups.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 from typing import Any
 
-from softrun.runtime.groups import native
+from softrun.runtime.groups import gloo_waits, native
 from softrun.runtime.groups.group_registry import gloo_devices, registered_groups
 from softrun.runtime.groups.sockets import is_room_for
 from softrun.runtime.groups.stores import is_hosted_here
@@ -25,8 +25,9 @@ class _Kept:
 
     def __init__(self, groups: list[Any]) -> None:
         self._groups = groups
-        self._due = threading.Event()
-        self._thread = native.start(self._destroy_when_due, "softrun-destroy", recall=self._due.set)
+        self._loops = gloo_waits.run_loops()
+        self._due, self._is_recalled = threading.Event(), threading.Event()
+        self._thread = native.start(self._destroy_when_due, "softrun-destroy", recall=self._recall)
 
     @property
     def are_there(self) -> bool:
@@ -38,8 +39,13 @@ class _Kept:
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
+    def _recall(self) -> None:
+        self._is_recalled.set()
+        self._due.set()
+
     def _destroy_when_due(self) -> None:
         self._due.wait(KEEP_S)
+        gloo_waits.become_idle(self._loops, self._is_recalled)
         self._groups.clear()
 
 

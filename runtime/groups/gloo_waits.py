@@ -13,6 +13,8 @@ import ctypes
 import functools
 import os
 import struct
+import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +22,8 @@ from typing import NamedTuple
 
 _THREADS = Path("/proc/self/task")
 _MEMORY = Path("/proc/self/mem")
-_RUN_LOOP = "pt_gloo_runloop"
+_NAME_BYTES = 16
+_RUN_LOOP = b"pt_gloo_runloop"
 """What torch calls the threads that run the collectives of a gloo group."""
 _TABLE = "_ZTVN4gloo9transport3tcp13UnboundBufferE"
 _SIGNAL = "_ZN4gloo9transport3tcp13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
@@ -28,6 +31,9 @@ _WAIT_BITSET = 9
 """The operation of a system call that waits for a condition variable (futex(2)), without its flags."""
 _FLAGS = 128 | 256
 _ARGUMENTS = 6
+IDLE_S = 15.0
+"""The longest wait for idle threads: forgotten.py looks for less long."""
+LOOK_S = 0.02
 _REACH = 512
 """A buffer is smaller, in bytes."""
 _WORD = struct.Struct("@P")
@@ -67,7 +73,11 @@ def threads() -> set[int]:
 def is_run_loop(thread: int) -> bool:
     """Whether a gloo group has this thread of its own, to run its collectives in."""
     with suppress(OSError):
-        return (_THREADS / str(thread) / "comm").read_text().rstrip() == _RUN_LOOP
+        descriptor = os.open(f"{_THREADS}/{thread}/comm", os.O_RDONLY)  # a process may have hundreds of threads
+        try:
+            return os.read(descriptor, _NAME_BYTES).rstrip() == _RUN_LOOP
+        finally:
+            os.close(descriptor)
     return False
 
 
@@ -83,6 +93,15 @@ def busy(loops: set[int]) -> set[int]:
     milliseconds. If the kernel does not tell, none is found.
     """
     return {thread for thread in loops if _works(thread)}
+
+
+def become_idle(loops: set[int], ends: threading.Event) -> bool:
+    """Wait until none of these run loops is busy. Returns False if that lasts for too long, or the event is set."""
+    end = time.monotonic() + IDLE_S
+    while busy(loops):
+        if ends.wait(LOOK_S) or time.monotonic() > end:
+            return False
+    return True
 
 
 def working() -> set[int]:

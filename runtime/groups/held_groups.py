@@ -1,5 +1,7 @@
 """Default groups are held until nothing works in them any more, so that no model is then the last to hold one.
 
+The other groups of a world are kept for as long when it is over (destroy.py).
+
 If a DistributedDataParallel is the last to hold a gloo group, torch 2.13 may wait for ever when the model is freed,
 such as when a training function returns, or when the next world's model takes its place: the main thread waits, with
 the interpreter's lock, for gloo's threads. One of these may wait for that lock, or for a payload that nobody sends any
@@ -31,11 +33,8 @@ MOST_BUSY = 8
 MOST_IDLE = 2
 KEPT_S = 5.0
 """How long after the next group was built: the trainer has a new model by then, and freed the old one in no time."""
-IDLE_S = 15.0
-"""How long to wait then until nothing works in a group: longer than forgotten.py looks."""
 FREED_S = 10.0
 LOOK_S = 0.001
-LOOK_AGAIN_S = 0.02
 
 _held: dict[int, Any] = {}  # the newest last
 _numbers = itertools.count()
@@ -75,17 +74,9 @@ def _free_earlier(earlier: list[int], loops: set[int], ends: threading.Event) ->
     """Those that are too many as soon as these loops are idle, the others later."""
     _free(earlier[: 1 - MOST_BUSY])
     for numbers, after_s in ((earlier[: 1 - MOST_IDLE], 0.0), (earlier, KEPT_S)):
-        if ends.wait(after_s) or not _become_idle(loops, ends):
+        if ends.wait(after_s) or not gloo_waits.become_idle(loops, ends):
             return
         _free(numbers)
-
-
-def _become_idle(loops: set[int], ends: threading.Event) -> bool:
-    end = time.monotonic() + IDLE_S
-    while gloo_waits.busy(loops):
-        if ends.wait(LOOK_AGAIN_S) or time.monotonic() > end:
-            return False
-    return True
 
 
 def _free(numbers: list[int]) -> None:

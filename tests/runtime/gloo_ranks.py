@@ -180,6 +180,7 @@ def _run(body: Callable[[Me], None], me: Me) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     gc.freeze()  # what other tests have left behind has lost its threads, and does not bear to be collected here
     torch.set_num_threads(1)
+    dist.distributed_c10d._world.group_count = 0  # of another test, whose group was never built
     try:
         body(me)
     except BaseException:

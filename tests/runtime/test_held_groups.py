@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fake_agent import wait_until
 from local_cluster import PATIENCE_S
 from softrun.runtime.groups import gloo_waits, held_groups
+from softrun.runtime.groups.destroy import destroy_aside
 from softrun.runtime.groups.group_registry import track_groups
 from softrun.runtime.groups.held_groups import let_go
 
@@ -98,22 +99,29 @@ def test_a_model_is_not_the_last_to_hold_its_group() -> None:
     assert run(work, 3) == ["through"] * 3
 
 
-def test_a_model_is_freed_although_its_group_still_waits_for_a_peer() -> None:
+@pytest.mark.parametrize("of", ["the default group", "another group"])
+def test_a_model_is_freed_although_its_group_still_waits_for_a_peer(of: str) -> None:
     """As for the fraction of a second in which nobody has told gloo that a payload will not come."""
+
+    def leave() -> None:
+        destroy_aside()
+        dist.destroy_process_group()
 
     def body(me: Me) -> None:
         track_groups()
         if me.rank < 2:
             me.build("first", size=2)
-            model = DistributedDataParallel(torch.nn.Linear(8, 8))
+            group = dist.new_group() if of == "another group" else None
+            model = DistributedDataParallel(torch.nn.Linear(8, 8), process_group=group)
             me.say("built")
             me.hear()
-            work = dist.all_reduce(torch.ones(1), async_op=True)
-            dist.destroy_process_group()
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+            del group
+            leave()
         for name in ("second", "third", "fourth"):
             me.build(name, rank=me.rank // 2, size=2)
             dist.barrier()
-            dist.destroy_process_group()
+            leave()
         if me.rank == 0:
             assert not work.is_completed()
             del model
